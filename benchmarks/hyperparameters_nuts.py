@@ -21,7 +21,7 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 
 from ovkgp.inference import OperatorValuedGP, sample_hyperparameters
-from ovkgp.inference.training.prior_sites import get_variances, set_variances
+from ovkgp.inference.training.priors import get_variances, set_variances
 from ovkgp.kernels import DecomposableKernel
 
 LENGTHSCALE, OUTPUTSCALE, NOISE, DIAGONAL = (0.0, 1.0), (0.0, 1.0), (-3.0, 1.5), (-1.0, 1.5)

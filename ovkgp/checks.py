@@ -67,10 +67,29 @@ def check_range(name: str, values: Tensor, low: float, high: float, *, advice: s
     return values
 
 
+def wrong_type(name: str, expected: str, value) -> InputError:
+    """Make the error that a value has another type than what `expected` describes."""
+    return InputError(f"{name} must be {expected}, got {type(value).__name__}.")
+
+
+def as_numbers(values, name: str) -> np.ndarray:
+    """Return values as an array of float64; raise InputError unless they are numbers, which dates and durations are not."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "Mm":
+            raise TypeError(
+                f"{array.dtype} has no unit as a number; subtract a date and divide by np.timedelta64(1, 'D')"
+            )
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}.") from error
+
+
 def suggest_name(given, names: Iterable[str]) -> str:
     """Return " (did you mean 'name'?)" with the closest of the names, or "" if none is close."""
-    near = get_close_matches(str(given).lower(), [str(name) for name in names], n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    lowered = {str(name).lower(): str(name) for name in names}
+    near = get_close_matches(str(given).lower(), lowered, n=1)
+    return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
 
 
 def as_seed(random_state) -> int:

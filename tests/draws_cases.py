@@ -5,8 +5,7 @@ import copy
 import numpy as np
 
 from ovkgp.estimators.regression.hyperparameters import axis_names
-from ovkgp.inference.sampling.arviz_data import to_arviz_object
-from ovkgp.inference.sampling.arviz_groups import DrawGroups
+from ovkgp.inference.sampling.arviz_data import DrawGroups, to_arviz_object
 
 
 def perturbed(estimator, gp, rows, seed):
@@ -16,4 +15,4 @@ def perturbed(estimator, gp, rows, seed):
     raw = {name: value + 0.1 * rng.standard_normal((2, 3, *value.shape)) for name, value in trained.items()}
     writer = DrawGroups(gp, raw, None, *rows.scaled(estimator.scaling_), *axis_names(estimator))
     groups = writer.posterior(writer.variables(), {"method": "laplace"}) | writer.observed_data()
-    return to_arviz_object(groups)
+    estimator.draws_ = to_arviz_object(groups)

@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 
 import ovkgp
+from ovkgp.criticism.calibration import binomial_band
 from ovkgp.datasets import make_sine_quantiles
+from ovkgp.plotting.report.calibration import CONSISTENCY_PROBABILITY, assess_coverage
 
 JIT = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
 """GPyTorch's own use of it."""
@@ -104,3 +106,10 @@ def quantile_model():
     X, y, _ = make_sine_quantiles(60, random_state=0)
     model = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-2, tol=1e-2, random_state=0)
     return model.fit(pd.DataFrame(X, columns=["age"]), pd.Series(y, name="wage"))
+
+
+def assessment(covered, total, level=0.9, name=""):
+    """Assess the coverage of intervals of one level."""
+    levels = np.array([level])
+    band = binomial_band(total, levels, CONSISTENCY_PROBABILITY, simultaneous=True)
+    return assess_coverage(np.array([covered]), total, levels, band, level, name)

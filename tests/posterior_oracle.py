@@ -71,21 +71,24 @@ class DensePosterior:
         return mean, std, log_density
 
 
-def rows_left_out(posterior):
-    """Mean and standard deviation (n, p) and log density (n,) of each row, from the data without it."""
+def rows_left_out(posterior, groups=None):
+    """Mean and standard deviation (n, p) and log density (G,) of each row or group, from the data without it."""
     n, p = posterior.Y.shape
-    mean, std, log_density = np.full((n, p), np.nan), np.full((n, p), np.nan), np.full(n, np.nan)
+    groups = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
+    count = groups.max() + 1
+    mean, std, log_density = np.full((n, p), np.nan), np.full((n, p), np.nan), np.full(count, np.nan)
     total = posterior.K + posterior.N
-    for i in range(n):
-        own = np.flatnonzero(posterior.observed & (np.arange(n * p) // p == i))
+    for i in range(count):
+        is_own = np.repeat(groups == i, p)
+        own = np.flatnonzero(posterior.observed & is_own)
         if not len(own):
             continue
-        others = np.flatnonzero(posterior.observed & (np.arange(n * p) // p != i))
+        others = np.flatnonzero(posterior.observed & ~is_own)
         C, cross = total[np.ix_(others, others)], total[np.ix_(own, others)]
         residual = (posterior.Y - posterior.M).ravel()
         found = posterior.M.ravel()[own] + cross @ solve(C, residual[others])
         covariance = total[np.ix_(own, own)] - cross @ solve(C, cross.T)
-        mean[i, own % p], std[i, own % p] = found, np.sqrt(covariance.diagonal())
+        mean.ravel()[own], std.ravel()[own] = found, np.sqrt(covariance.diagonal())
         log_density[i] = log_normal(posterior.Y.ravel()[own] - found, covariance)
     return mean, std, log_density
 

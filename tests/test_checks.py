@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from ovkgp.checks import (
+    as_numbers,
     check_integer,
     check_nonnegative,
     check_one_of,
@@ -56,3 +57,12 @@ def test_check_range_reports_extremes_and_advice():
     assert check_range("levels", levels, 0.0, 2.0, advice="") is levels
     with pytest.raises(InputError, match=r"levels .*\[0, 1\], got 0.2 to 1.2. Divide"):
         check_range("levels", levels, 0.0, 1.0, advice="Divide by 100.")
+
+
+@pytest.mark.parametrize(
+    "values", [["a"], [[1.0], [1.0, 2.0]], np.array(["2024-01-01"], "M8[D]"), np.array([3], "m8[s]")]
+)
+def test_as_numbers_rejects_text_and_times(values):
+    assert as_numbers([1, 2], "noise").dtype == np.float64
+    with pytest.raises(InputError, match="noise must be an array of numbers"):
+        as_numbers(values, "noise")

@@ -69,7 +69,7 @@ def test_guide_examples_run(tmp_path, monkeypatch):
     assert scope["roc"].sensitivity[0] < 0.4 < 0.9 < scope["roc"].sensitivity[-1]
     assert abs(scope["stream"].predict([[1.0]])[0, 0] - math.sin(1.0)) < 0.05
     assert (scope["currents"].mean - scope["swirl"][:5]).abs().max() < 0.05
-    assert scope["stream_function"].mean.shape == (5, 1) and set(scope["parts"]) == {"curl", "div"}
+    assert scope["stream_function"].mean.shape == (5, 1) and set(scope["parts"]) == {"curl_free", "divergence_free"}
 
 
 def test_kernels_examples_run(tmp_path, monkeypatch):

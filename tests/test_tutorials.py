@@ -21,9 +21,9 @@ MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|usr|private|v
 for_every_tutorial = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
-def slow_after_second(path):
-    """Mark all tutorials but the first two as slow."""
-    marks = () if path.stem[:2] in ("01", "02") else (pytest.mark.slow,)
+def slow_after_first(path):
+    """Mark all tutorials but the first as slow."""
+    marks = () if path.stem[:2] == "01" else (pytest.mark.slow,)
     return pytest.param(path, id=path.stem, marks=marks)
 
 
@@ -79,7 +79,7 @@ def test_run_uses_this_interpreter_and_captures_warnings(tmp_path, monkeypatch):
     assert len(stderr_texts(found)) == 1 and "unexpected" in stderr_texts(found)[0]
 
 
-@pytest.mark.parametrize("path", [slow_after_second(path) for path in PATHS])
+@pytest.mark.parametrize("path", [slow_after_first(path) for path in PATHS])
 def test_tutorial_runs_without_warnings(path, tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # without the user's settings and start-up files
     found = run(path, tmp_path)  # raises errors of cells

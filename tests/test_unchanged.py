@@ -77,7 +77,7 @@ from ovkgp.kernels import (
 
 from ovkgp.inference.likelihoods import Gaussian, register_likelihood_priors
 from ovkgp.inference.training.initialization import initialize, register_default_priors, register_noise_prior
-from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.priors import LogPrior
 
 STRATEGY = "strategy"
 """The option of `OperatorValuedGP` that insists on a linear algebra."""
@@ -800,6 +800,7 @@ SAMPLED = ("gp, svi draws", "gp, nuts draws", "gp, laplace draws")
 """Estimators whose random draws follow rounding."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[only_strict] * (case in SAMPLED)) for case in ESTIMATORS])
 def test_predictions_after_saving_and_loading(case):
     # Rounding moves an optimum, and predictions, by more than rounding; hence relative to the largest number of an array.

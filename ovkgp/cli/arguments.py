@@ -18,26 +18,27 @@ from ovkgp.files import check_writable
 
 MAX_SEED = 2**32 - 1  # the largest that NumPy and scikit-learn accept
 
-Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="A CSV, TSV or Parquet file with a header.", show_default=False)
-]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file written by `ovkgp fit`.", show_default=False)]
-Outputs = Annotated[
-    str | None,
-    typer.Option(metavar="u,v", help="The output columns; an empty cell is a missing output.", show_default=False),
-]
+
+def option(metavar: str | None, help: str, *names: str, min: float | None = None) -> Any:
+    """Declare an option without a displayed default."""
+    return typer.Option(*names, metavar=metavar, help=help, min=min, show_default=False)
+
+
+def argument(metavar: str, help: str) -> Any:
+    """Declare a positional argument without a displayed default."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+Data = Annotated[str, argument("DATA", "A CSV, TSV or Parquet file with a header.")]
+Model = Annotated[str, argument("MODEL", "A model file written by `ovkgp fit`.")]
+ModelInputs = Annotated[str | None, option("a,b", "The input columns, if the model was fitted without names.")]
+Outputs = Annotated[str | None, option("u,v", "The output columns; an empty cell is a missing output.")]
 Separator = Annotated[str, typer.Option(metavar="CHAR", help="Field separator of a text table (a tab in .tsv files).")]
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Skip and count unreadable rows instead of stopping at the first.")
 ]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="For a long table (one observation per row): the column that names the output whose value is in --outputs.",
-        show_default=False,
-    ),
-]
+TASK_HELP = "For a long table (one observation per row): the column that names the output whose value is in --outputs."
+Task = Annotated[str | None, option("COLUMN", TASK_HELP)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and notes only.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -84,35 +85,28 @@ def _describe_range(low: float, high: float) -> str:
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
     """Parse options of a recipe from texts ``key=value``: the value is TOML if it can be parsed, else a string."""
-    found: dict[str, Any] = {}
+    document = ""
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise OptionError(f"--set must be key=value, such as --set rank=3, got {text!r}.")
-        _merge(found, _parse_override(key.strip(), value.strip()), text)
-    return found
+        line = _format_override(key.strip(), value.strip())
+        try:
+            tomllib.loads(document + line)
+        except tomllib.TOMLDecodeError:
+            raise OptionError(f"--set sets {key.strip()} twice, the second time as {text!r}. Set it once.") from None
+        document += line
+    return tomllib.loads(document)
 
 
-def _parse_override(key: str, value: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(f"{key} = {value}")
-    except tomllib.TOMLDecodeError:
-        pass
+def _format_override(key: str, value: str) -> str:
+    """Return a line of TOML that sets the key."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    try:
-        return tomllib.loads(f'{key} = "{escaped}"')
-    except tomllib.TOMLDecodeError:
-        raise OptionError(f"--set must name an option before the sign =, got {key!r}.") from None
-
-
-def _merge(into: dict[str, Any], new: dict[str, Any], text: str) -> None:
-    for key, value in new.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value, text)
-        elif key in into:
-            raise OptionError(f"--set sets {key} twice, the second time as {text!r}. Set it once.")
-        else:
-            into[key] = value
+    for line in (f"{key} = {value}\n", f'{key} = "{escaped}"\n'):
+        with suppress(tomllib.TOMLDecodeError):
+            tomllib.loads(line)
+            return line
+    raise OptionError(f"--set must name an option before the sign =, got {key!r}.")
 
 
 def check_output_file(
@@ -126,18 +120,17 @@ def check_output_file(
         raise OptionError(f"{option} must be a file, but '{path}' is a folder. Name a file in it.")
     if suffixes and path.suffix.lower() not in suffixes:
         raise OptionError(f"{option} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}, got '{path}'.")
-    if any(_is_same(path, Path(source).expanduser()) for source in sources):
+    if path.exists() and any(
+        other.exists() and path.samefile(other) for other in (Path(source).expanduser() for source in sources)
+    ):
         raise OptionError(f"{option} would replace the input file '{path}'. Use another name.")
     if not path.parent.is_dir():
         raise OptionError(f"The folder '{path.parent}' of {option} does not exist. Create it first.")
-    _check_writable(path.parent)
+    with report_unwritable(path.parent, option):
+        check_writable(path)
     if path.exists() and not os.access(path, os.W_OK):
         raise OptionError(f"Cannot replace '{path}' (permission denied). Use another name.")
     return path
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and one.samefile(other)
 
 
 @contextmanager
@@ -150,7 +143,11 @@ def output_folder(name: str) -> Iterator[Path]:
     path = Path(name).expanduser()
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
-        _make_folder(path)
+        if path.exists() and not path.is_dir():
+            raise OptionError(f"--out must be a folder, but '{path}' is a file. Use another name.")
+        with report_unwritable(path):
+            path.mkdir(parents=True, exist_ok=True)
+            check_writable(path / "file")
         yield path
     except BaseException:
         for folder in created:
@@ -159,27 +156,13 @@ def output_folder(name: str) -> Iterator[Path]:
         raise
 
 
-def _make_folder(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise OptionError(f"--out must be a folder, but '{path}' is a file. Use another name.")
+@contextmanager
+def report_unwritable(folder: Path, option: str = "--out") -> Iterator[None]:
+    """Convert an error of the system inside to one about the folder of an option."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise _not_writable(path, error) from error
-    _check_writable(path)
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        check_writable(folder / "file")
-    except OSError as error:
-        raise _not_writable(folder, error.__cause__ or error) from error
-
-
-def _not_writable(folder: Path, error: OSError) -> OptionError:
-    return OptionError(f"Cannot write into the folder '{folder}' ({os_error_reason(error)}). Use another folder.")
-
-
-def os_error_reason(error: OSError) -> str:
-    """Return the system's description of an error, without its number and path."""
-    return (error.strerror or type(error).__name__).lower()
+        reason = ((error.__cause__ or error).strerror or str(error)).lower()
+        raise OptionError(
+            f"Cannot write into the folder '{folder}' ({reason}). Use another folder for {option}."
+        ) from error

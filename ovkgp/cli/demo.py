@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from ovkgp.cli.arguments import os_error_reason
+from ovkgp.cli.arguments import report_unwritable
 from ovkgp.cli.demo_figure import currents_figure
 from ovkgp.cli.demo_models import (
     INTERVAL_LEVEL,
@@ -32,6 +31,7 @@ from ovkgp.cli.demo_models import (
     select_best,
 )
 from ovkgp.cli.errors import InterruptCounter
+from ovkgp.estimators.common.formatting import format_percent
 from ovkgp.exceptions import OptionError
 from ovkgp.plotting import write_report
 
@@ -44,7 +44,9 @@ CAPTION = "Ground truth and fully Bayesian posterior: the current, and its two H
 
 def run(out: Path, seed: int) -> None:
     """Fit and compare the models, write `FILES` into the folder `out`, and print the results."""
-    check_targets(out)
+    for name in FILES:
+        if (out / name).is_dir():  # before any work is done
+            raise OptionError(f"Cannot write '{out / name}', which is a folder. Use another folder for --out.")
     console = Console()
     with progress_steps(console) as step:
         result = compute_results(seed, step)
@@ -55,40 +57,21 @@ def run(out: Path, seed: int) -> None:
         raise KeyboardInterrupt(f"{', '.join(FILES)} were written to '{out}'") from None
 
 
-def check_targets(out: Path) -> None:
-    """Raise if one of `FILES` cannot be written into the folder `out`, before any work is done."""
-    for name in FILES:
-        if (out / name).is_dir():
-            raise OptionError(f"Cannot write '{out / name}', which is a folder. Use another folder for --out.")
-
-
-class Steps:
-    """Callable that shows the name of the step that begins; raises if Ctrl-C was pressed during the previous step."""
-
-    def __init__(self, progress: Progress, interrupts: InterruptCounter):
-        self.progress, self.interrupts = progress, interrupts
-        self.task = progress.add_task("", total=NUM_STEPS, completed=-1)
-
-    def __call__(self, name: str) -> None:
-        if self.interrupts.count:  # an estimator may have caught the KeyboardInterrupt
-            raise KeyboardInterrupt
-        self.progress.update(self.task, advance=1, description=name)
-
-
 @contextmanager
-def progress_steps(console: Console) -> Iterator[Steps]:
-    """Show one line of progress with the name of the step, in a terminal."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    interrupts = InterruptCounter()
+def progress_steps(console: Console) -> Iterator[Callable[[str], None]]:
+    """Show one line of progress in a terminal; yield a function that is called with the name of each step."""
+    text, interrupts = TextColumn("{task.description}"), InterruptCounter()
+    columns = SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task("", total=NUM_STEPS, completed=-1)
+
+    def step(name: str) -> None:
+        if interrupts.count:  # an estimator may have caught the KeyboardInterrupt
+            raise KeyboardInterrupt
+        progress.update(task, advance=1, description=name)
+
     with progress, interrupts.listen():
-        yield Steps(progress, interrupts)
+        yield step
 
 
 @dataclass(frozen=True)
@@ -99,11 +82,6 @@ class DemoResult:
     trials: dict[str, Trial]
     best: str
     bayesian: Trial
-
-    @property
-    def helmholtz(self) -> Trial:
-        """Fit whose Helmholtz parts are shown."""
-        return self.bayesian if self.best == "Helmholtz" else self.trials["Helmholtz"]
 
 
 def compute_results(seed: int, step: Callable[[str], None]) -> DemoResult:
@@ -126,30 +104,24 @@ def use_one_thread() -> threadpool_limits:
 
 def write_files(result: DemoResult, out: Path, step: Callable[[str], None]) -> None:
     """Write `FILES` to a temporary folder, and move them into `out` once all are complete."""
-    try:
-        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
-        try:
-            with use_one_thread():
-                step("Drawing")
-                figure = draw_figure(result)
-                figure.savefig(unfinished / FIGURE, dpi=DOTS_PER_INCH, format="png")
-                step("Writing the report")
-                write_demo_report(result, figure, unfinished / REPORT)
-            result.ocean.X.join(result.ocean.Y).to_csv(unfinished / DATA, index=False, float_format="%.4f")
-            step("Done")
-            for name in FILES:
-                (unfinished / name).replace(out / name)
-        finally:
-            shutil.rmtree(unfinished)
-    except OSError as error:
-        raise OptionError(
-            f"Cannot write into '{out}' ({os_error_reason(error)}). Use another folder for --out."
-        ) from error
+    with report_unwritable(out), tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out) as folder:
+        unfinished = Path(folder)
+        with use_one_thread():
+            step("Drawing")
+            figure = draw_figure(result)
+            figure.savefig(unfinished / FIGURE, dpi=DOTS_PER_INCH, format="png")
+            step("Writing the report")
+            write_demo_report(result, figure, unfinished / REPORT)
+        result.ocean.X.join(result.ocean.Y).to_csv(unfinished / DATA, index=False, float_format="%.4f")
+        step("Done")
+        for name in FILES:
+            (unfinished / name).replace(out / name)
 
 
 def draw_figure(result: DemoResult) -> Figure:
     """Draw the figure of the fully Bayesian model."""
-    return currents_figure(result.ocean, f"{result.best}, NUTS", result.bayesian.model, result.helmholtz.model)
+    parts = result.bayesian if result.best == "Helmholtz" else result.trials["Helmholtz"]
+    return currents_figure(result.ocean, f"{result.best}, NUTS", result.bayesian.model, parts.model)
 
 
 def write_demo_report(result: DemoResult, figure: Figure, path: Path) -> None:
@@ -188,7 +160,7 @@ def score_table(trials: dict[str, Trial], bayesian: Trial) -> Table:
 def score_cells(trial: Trial) -> list[str]:
     """Format the scores of a model in the order of `COLUMNS`."""
     evidence = "–" if trial.log_evidence is None else f"{trial.log_evidence:.1f}"
-    scores = f"{trial.elpd_loo:.1f}", f"{trial.rmse:.3f}", f"{trial.log_density:.2f}", _format_percent(trial.coverage)
+    scores = f"{trial.elpd_loo:.1f}", f"{trial.rmse:.3f}", f"{trial.log_density:.2f}", format_percent(trial.coverage)
     return [evidence, *scores, f"{trial.seconds:.1f}"]
 
 
@@ -206,7 +178,7 @@ def legend(ocean: OceanData) -> list[str]:
         "otherwise it uses those trained on all components, which is slightly optimistic.",
         f"The other scores use the ground truth at {len(ocean.points)} grid points: the error of the mean, the log density of "
         "held-out noisy measurements (mean per component), and the coverage of the "
-        f"{_format_percent(INTERVAL_LEVEL)} intervals for the current.",
+        f"{format_percent(INTERVAL_LEVEL)} intervals for the current.",
     ]
 
 
@@ -225,11 +197,8 @@ def _describe_selection(trials: dict[str, Trial]) -> str:
 
 
 def _describe_check(trials: dict[str, Trial]) -> str:
-    best, nearest, likeliest = (
-        select_best(trials),
-        rank_models(trials, "rmse")[-1],
-        rank_models(trials, "log_density")[0],
-    )
+    best, nearest = select_best(trials), rank_models(trials, "rmse")[-1]
+    likeliest = rank_models(trials, "log_density")[0]
     if best == nearest == likeliest:
         return f"Against the ground truth, {best} also has the smallest error and the largest log density."
     return f"Against the ground truth, {nearest} has the smallest error and {likeliest} the largest log density."
@@ -254,7 +223,3 @@ def _describe_pareto_k(bayesian: Trial, num_draws: int) -> str:
 def rank_models(trials: dict[str, Trial], score: str) -> list[str]:
     """Return the names of the models, the largest score first."""
     return sorted(trials, key=lambda name: getattr(trials[name], score), reverse=True)
-
-
-def _format_percent(fraction: float) -> str:
-    return f"{100 * fraction:.0f} %"

@@ -6,9 +6,6 @@ Uses matplotlib's object interface on the Agg canvas: no global state, no window
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -19,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ovkgp import GPRegressor
 from ovkgp.cli.demo_models import OceanData
+from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import LIGHT_GRAYS, compute_opacity, make_grid, predict_field, predict_scalar
 
@@ -27,16 +25,10 @@ ARROW_SCALE = 0.11  # scale of all arrows, in m/s per km: neighbors hardly overl
 SIGNED_COLORS = ListedColormap(colormaps["RdBu_r"](np.linspace(0.2, 0.8, 256)), "light red and blue")
 """Diverging colors without the darkest shades, which would hide the arrows; contours below zero are also dashed."""
 COLORBAR_OPTIONS = {"location": "bottom", "shrink": 0.75, "aspect": 40}
-
-
-class Part(NamedTuple):
-    """Helmholtz part: its title, its scalar, its key in `posterior.components()`, and the true scalar and part."""
-
-    title: str
-    scalar: str
-    component: str
-    true_scalar: Callable
-    true_part: Callable
+PARTS = (  # titles and scalars of the Helmholtz parts
+    ("curl-free part over its potential", "potential"),
+    ("divergence-free part over its stream function", "stream_function"),
+)
 
 
 def currents_figure(ocean: OceanData, name: str, model: GPRegressor, helmholtz: GPRegressor) -> Figure:
@@ -51,8 +43,9 @@ def currents_figure(ocean: OceanData, name: str, model: GPRegressor, helmholtz: 
     _draw_truth(above[0], ocean)
     _draw_posterior(below[0], ocean, model)
     owner = "" if helmholtz is model else " of the Helmholtz model"
-    for column, part in enumerate(_parts(ocean), start=1):
-        _draw_part(above[column], below[column], ocean, part, helmholtz, owner)
+    for column, (title, scalar) in enumerate(PARTS, start=1):
+        _draw_part(above[column], below[column], ocean, scalar, helmholtz, owner)
+        above[column].set_title(title, fontsize="medium")
     for axes in (*above, *below):
         axes.set(xlim=ocean.truth.extent[:2], ylim=ocean.truth.extent[2:], aspect="equal")
     for axes in below:
@@ -68,20 +61,6 @@ def _label_row(axes: Axes, name: str) -> None:
     axes.set_ylabel("north (km)")
     position = {"xy": (-0.16, 0.5), "xycoords": "axes fraction", "ha": "right", "va": "center"}
     axes.annotate(name, **position, rotation=90, fontweight="bold")
-
-
-def _parts(ocean: OceanData) -> tuple[Part, Part]:
-    truth = ocean.truth
-    return (
-        Part("curl-free part over its potential", "potential", "curl", truth.potential, truth.upwelling),
-        Part(
-            "divergence-free part over its stream function",
-            "stream_function",
-            "div",
-            truth.stream_function,
-            truth.eddies,
-        ),
-    )
 
 
 def _draw_truth(axes: Axes, ocean: OceanData) -> None:
@@ -104,22 +83,23 @@ def _draw_posterior(axes: Axes, ocean: OceanData, model: GPRegressor) -> None:
     axes.figure.colorbar(drawn, ax=axes, label="standard deviation of the current (m/s)", **COLORBAR_OPTIONS)
 
 
-def _draw_part(above: Axes, below: Axes, ocean: OceanData, part: Part, model: GPRegressor, owner: str) -> None:
+def _draw_part(above: Axes, below: Axes, ocean: OceanData, scalar: str, model: GPRegressor, owner: str) -> None:
     """Draw both with the same levels; a scalar is determined up to a constant, and its mean is subtracted."""
+    truth, key = (
+        (ocean.truth.upwelling, "curl_free") if scalar == "potential" else (ocean.truth.eddies, "divergence_free")
+    )
     (shaded, shape), points = _shaded_points(ocean), _arrow_points(ocean)
-    true, found = part.true_scalar(shaded), predict_scalar(model, shaded, part.scalar, ocean.points.mean(0))
+    true, found = truth.potential(shaded), predict_scalar(model, shaded, scalar, ocean.points.mean(0))
     true, found = true - true.mean(), found - found.mean()
     largest = max(abs(true).max(), abs(found).max())
     levels = MaxNLocator(nbins=14, symmetric=True).tick_values(-largest, largest)
-    posterior = model.posterior_.components()[part.component]
-    inferred = posterior.predict(model.scaling_.inputs(points), "none").mean.numpy() * model.scaling_.output_scale
+    inferred = model.components(as_inputs(model, points))[key]
     where = shaded.reshape(*shape, 2)
     _draw_contours(above, where, true, levels)
     drawn = _draw_contours(below, where, found, levels)
-    _draw_arrows(above, points, part.true_part(points), INK_COLOR)
+    _draw_arrows(above, points, truth(points), INK_COLOR)
     _draw_arrows(below, points, inferred, LINE_COLOR)
-    above.set_title(part.title, fontsize="medium")
-    label = f"{part.scalar.replace('_', ' ')}{owner} (10³ m²/s)"
+    label = f"{scalar.replace('_', ' ')}{owner} (10³ m²/s)"
     below.figure.colorbar(drawn, ax=below, label=label, ticks=MaxNLocator(6), **COLORBAR_OPTIONS)
 
 

@@ -74,7 +74,7 @@ class Trial:
 
     model: GPRegressor
     log_evidence: float | None  # log p(Y); None if the hyperparameters are sampled
-    loo_log_densities: np.ndarray  # log p(y_ij | all others) of each measured component
+    loo_log_densities: np.ndarray  # log p(y_i | all other rows) of each measured velocity
     rmse: float  # of the posterior mean against the ground truth on the grid, in m/s
     log_density: float  # of held-out measurements on the grid, mean per component
     coverage: float  # fraction of the true current inside its 90 % intervals
@@ -92,7 +92,7 @@ def evaluate_model(name: str, ocean: OceanData, seed: int) -> Trial:
     began = time.monotonic()
     model = make_regressor(KERNELS[name], random_state=seed).fit(ocean.X, ocean.Y)
     seconds = time.monotonic() - began
-    loo_log_densities = compute_loo_densities(model, ocean.X.to_numpy(), ocean.Y.to_numpy())
+    loo_log_densities, _ = compute_loo_densities(model, ocean.X.to_numpy(), ocean.Y.to_numpy())
     return Trial(model, model.log_evidence_, loo_log_densities, *_score_against_truth(model, ocean), seconds)
 
 

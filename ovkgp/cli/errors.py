@@ -44,9 +44,8 @@ def report_errors(context: typer.Context, debug: bool = False) -> Iterator[None]
     except OSError as error:
         _exit(error, f"Error: {describe_os_error(error)}", EXIT_BAD_INPUT, debug)
     except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        text = f"Error: {type(error).__name__}: {first_line}".rstrip(": ")
-        _exit(error, f"{text} (unexpected; run with --debug for the traceback).", EXIT_UNEXPECTED, debug)
+        text = traceback.format_exception_only(error)[0].splitlines()[0]
+        _exit(error, f"Error: {text} (unexpected; run with --debug for the traceback).", EXIT_UNEXPECTED, debug)
 
 
 def _exit(error: BaseException, message: str, code: int, debug: bool) -> None:
@@ -65,7 +64,7 @@ def use_cli_options(message: str) -> str:
 def describe_os_error(error: OSError) -> str:
     """Describe an operating system error by its file and reason, without its number."""
     if error.strerror is None:
-        return str(error) or type(error).__name__
+        return str(error) or repr(error)
     about = f"'{error.filename}': " if error.filename else ""
     return f"{about}{error.strerror.lower()}."
 

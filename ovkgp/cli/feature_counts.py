@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +15,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from ovkgp.checks import check_one_of, check_positive
 from ovkgp.datasets import TableStream
+from ovkgp.estimators.common.dates import to_days
 from ovkgp.estimators.common.named_kernels import base_kernel
+from ovkgp.estimators.common.scaling import Moments
 from ovkgp.estimators.common.summary import pluralize
 from ovkgp.exceptions import OptionError
 from ovkgp.features.bounds import measured_error, required_features, suggest_features
@@ -47,7 +51,6 @@ class FeatureProblem:
         rows: int | None,
         dims: int | None,
         outputs: str | None,
-        *,
         kernel: str,
         structure: str,
         lengthscale: float,
@@ -55,15 +58,10 @@ class FeatureProblem:
         error: float,
     ) -> FeatureProblem:
         """Check the options of the command; None stands for the default."""
-        for option, value, allowed in (
-            ("--kernel", kernel, tuple(named_kernels())),
-            ("--structure", structure, STRUCTURES),
-        ):
-            if value not in allowed:
-                raise OptionError(f"{option} must be one of {', '.join(allowed)}, got {value!r}.")
-        for option, value in (("--lengthscale", lengthscale), ("--error", error)):
-            if not 0 < value < math.inf:
-                raise OptionError(f"{option} must be a positive number, got {value:g}.")
+        check_one_of("--kernel", kernel, named_kernels())
+        check_one_of("--structure", structure, STRUCTURES)
+        check_positive("--lengthscale", lengthscale)
+        check_positive("--error", error)
         dims = 2 if dims is None else dims
         diameter = 2 * math.sqrt(dims) if diameter is None else diameter
         shape = 10_000 if rows is None else rows, dims, _parse_num_outputs(outputs, structure, dims)
@@ -176,29 +174,27 @@ def _plot_errors(problem: FeatureProblem, errors: list[float], path: Path) -> No
     figure.savefig(path, dpi=150)
 
 
-class DataExtent(NamedTuple):
-    """Size of a table, and the diagonal of the bounding box of its inputs in standard deviations."""
+def measure_extent(
+    path: str, inputs: str | None, outputs: str | None, separator: str
+) -> tuple[int, int, int | None, float]:
+    """Return the numbers of rows, inputs and outputs of a table, and the diagonal of its inputs in standard deviations.
 
-    num_rows: int
-    num_dims: int
-    num_outputs: int | None
-    diagonal: float
-
-
-def measure_extent(path: str, inputs: str | None, outputs: str | None, separator: str) -> DataExtent:
-    """Measure a table in one pass, in memory for one chunk; `outputs` are columns, a number, or None if unknown."""
+    `outputs` are columns, a number, or None if unknown. Memory: one chunk.
+    """
     if inputs is None:
         raise OptionError("--inputs is missing. Name the input columns of the table.")
     is_number = outputs is None or outputs.strip().isdecimal()
     rows = TableStream(
         Path(path).expanduser(), inputs, None if is_number else outputs, on_bad_rows="error", separator=separator
     )
-    count, origin, total, squares, low, high = 0, None, 0.0, 0.0, np.inf, -np.inf
+    tables, origins = [], None
     for X, _ in rows:
-        origin = X[0] if origin is None else origin  # sums of squares far from zero would lose digits
-        count, total, squares = count + len(X), total + (X - origin).sum(0), squares + np.square(X - origin).sum(0)
-        low, high = np.minimum(low, X.min(0)), np.maximum(high, X.max(0))
-    std = np.sqrt(np.maximum(squares / count - np.square(total / count), 0.0))
-    sides = np.divide(high - low, std, out=np.zeros_like(std), where=std > 0)  # a constant input has side 0
+        X, origins = to_days(X, origins)
+        X = np.asarray(X, dtype=np.float64)
+        tables.append((Moments.of(X), X.min(0), X.max(0)))
+    moments, low, high = zip(*tables, strict=True)
+    total = reduce(add, moments)
+    sides = np.max(high, 0) - np.min(low, 0)
+    sides = np.divide(sides, total.std, out=np.zeros_like(sides), where=total.std > 0)  # a constant input has side 0
     num_outputs = rows.num_outputs if not is_number else None if outputs is None else int(outputs)
-    return DataExtent(count, rows.num_inputs, num_outputs, float(np.linalg.norm(sides)))
+    return int(total.count[0]), rows.num_inputs, num_outputs, float(np.linalg.norm(sides))

@@ -6,33 +6,20 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Debug, Separator
+from ovkgp.cli.arguments import Debug, Separator, argument, option
 from ovkgp.cli.errors import report_errors
 from ovkgp.exceptions import OptionError
 
 
 def features_command(
     context: typer.Context,
-    data: Annotated[
-        str | None,
-        typer.Argument(metavar="DATA", help="A table that provides rows, inputs and diameter.", show_default=False),
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of rows (default: 10000).", show_default=False)
-    ] = None,
-    dims: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of inputs (default: 2).", show_default=False)
-    ] = None,
-    inputs: Annotated[
-        str | None, typer.Option(metavar="a,b", help="With DATA: the input columns.", show_default=False)
-    ] = None,
+    data: Annotated[str | None, argument("DATA", "A table that provides rows, inputs and diameter.")] = None,
+    rows: Annotated[int | None, option("N", "Number of rows (default: 10000).", min=1)] = None,
+    dims: Annotated[int | None, option("N", "Number of inputs (default: 2).", min=1)] = None,
+    inputs: Annotated[str | None, option("a,b", "With DATA: the input columns.")] = None,
     outputs: Annotated[
         str | None,
-        typer.Option(
-            metavar="P",
-            help="Number of outputs, or with DATA their columns (default: 1; for a field, the number of inputs).",
-            show_default=False,
-        ),
+        option("P", "Number of outputs, or with DATA their columns (default: 1; for a field, the number of inputs)."),
     ] = None,
     kernel: Annotated[
         str, typer.Option(metavar="NAME", help="rbf, matern52, matern32, matern12, rq or laplace.")
@@ -45,12 +32,7 @@ def features_command(
     ] = 1.0,
     diameter: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            metavar="LENGTH",
-            help="Largest distance between two inputs (default: that of DATA, or of a cube of side 2).",
-            show_default=False,
-        ),
+        option("LENGTH", "Largest distance between two inputs (default: that of DATA, or of a cube of side 2).", min=0),
     ] = None,
     error: Annotated[
         float,
@@ -58,9 +40,7 @@ def features_command(
             metavar="FRACTION", help="Acceptable error of the kernel, as a fraction of its value at zero distance."
         ),
     ] = 0.1,
-    plot: Annotated[
-        str | None, typer.Option(metavar="PNG", help="Plot the measured errors to this file.", show_default=False)
-    ] = None,
+    plot: Annotated[str | None, option("PNG", "Plot the measured errors to this file.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     separator: Separator = ",",
     debug: Debug = False,
@@ -92,16 +72,7 @@ def features_command(
             reject_options("needs a table", inputs=inputs)
         from ovkgp.cli.feature_counts import FeatureProblem, print_feature_counts
 
-        problem = FeatureProblem.from_options(
-            rows,
-            dims,
-            outputs,
-            kernel=kernel,
-            structure=structure,
-            lengthscale=lengthscale,
-            diameter=diameter,
-            error=error,
-        )
+        problem = FeatureProblem.from_options(rows, dims, outputs, kernel, structure, lengthscale, diameter, error)
         print_feature_counts(problem, seed, path)
 
 

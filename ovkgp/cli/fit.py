@@ -9,27 +9,20 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, parse_names
+from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, argument, option, parse_names
 from ovkgp.cli.errors import EXIT_INTERRUPTED, report_errors
 
 
 def fit_command(
     context: typer.Context,
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A name from `ovkgp models`, or a TOML file.", show_default=False)
-    ],
+    recipe: Annotated[str, argument("RECIPE", "A name from `ovkgp models`, or a TOML file.")],
     data: Data,
-    inputs: Annotated[str, typer.Option(metavar="a,b", help="The input columns.", show_default=False)],
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="MODEL", help="The model file to write.", show_default=False)
-    ],
+    inputs: Annotated[str, option("a,b", "The input columns.")],
+    out: Annotated[str, option("MODEL", "The model file to write.", "--out", "-o")],
     outputs: Outputs = None,
     task: Task = None,
     overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override an option of the recipe; repeatable.", show_default=False
-        ),
+        list[str] | None, option("KEY=VALUE", "Override an option of the recipe; repeatable.", "--set")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: the recipe's).", show_default=False)] = None,
     separator: Separator = ",",
@@ -84,12 +77,8 @@ def fit_command(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(CheckpointFiles(path).describe(is_written=True)) from None
         if result.interrupted:
-            _print_interrupted(out, result.checkpoint)
+            more = "there is no checkpoint to resume from"
+            if result.checkpoint is not None:
+                more = f"the same command with --resume continues from '{result.checkpoint}'"
+            typer.echo(f"Interrupted; the best model so far is in {shlex.quote(out)}, and {more}.", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _print_interrupted(out: str, checkpoint: Path | None) -> None:
-    more = "there is no checkpoint to resume from"
-    if checkpoint is not None:
-        more = f"the same command with --resume continues from '{checkpoint}'"
-    typer.echo(f"Interrupted; the best model so far is in {shlex.quote(out)}, and {more}.", err=True)

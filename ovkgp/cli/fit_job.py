@@ -19,7 +19,6 @@ from ovkgp.files import Snapshot
 from ovkgp.recipes import Recipe
 
 if TYPE_CHECKING:
-    import pandas as pd
     from sklearn.base import BaseEstimator
 
     from ovkgp.inference.statistics.distributed import Ranks
@@ -91,8 +90,13 @@ class FitJob:
         return FitResult(estimator, time.monotonic() - began, stopped, checkpoint)
 
     def _fit(self, ranks: Ranks, files: CheckpointFiles) -> BaseEstimator:
+        import pandas as pd
+
         is_streamed = self._is_streamed()
-        X, Y = (None, self._missing_outputs()) if is_streamed else self.table.read(self.recipe.estimator_class.kind)
+        if is_streamed:  # a row of missing outputs, for options that depend on their names
+            X, Y = None, pd.DataFrame(index=[0], columns=list(self.table.outputs), dtype=float)
+        else:
+            X, Y = self.table.read(self.recipe.estimator_class.kind)
         estimator = self._set_run_options(self.recipe.build(Y, X), ranks)
         options, known = {}, estimator.get_params(deep=False)
         if self.resume:
@@ -112,17 +116,16 @@ class FitJob:
 
     def _set_run_options(self, estimator: BaseEstimator, ranks: Ranks) -> BaseEstimator:
         """Set seed, progress and distribution of this run, if the estimator has them."""
-        known = estimator.get_params(deep=False)
         options = {"verbose": int(self.verbose and ranks.rank == 0)}
-        if self.seed is not None or known.get("random_state", 0) is None:
+        if self.seed is not None or estimator.get_params(deep=False).get("random_state", 0) is None:
             options["random_state"] = self.seed or 0
         if ranks.size > 1:
             options["distributed"] = True
-        return estimator.set_params(**{name: value for name, value in options.items() if name in known})
+        return set_known_params(estimator, **options)
 
     def _save(self, estimator: BaseEstimator, files: CheckpointFiles) -> None:
         try:
-            strip_run_options(estimator).save(self.out)
+            set_known_params(estimator, verbose=0, distributed=False).save(self.out)  # options of this run only
         except OSError as error:
             if not files.present:
                 raise
@@ -142,12 +145,6 @@ class FitJob:
 
     def _reason_not_streamable(self) -> str | None:
         return self.recipe.estimator_class.reason_not_streamable(self.recipe.options)
-
-    def _missing_outputs(self) -> pd.DataFrame:
-        """Return one row of missing outputs, for options that depend on their names."""
-        import pandas as pd
-
-        return pd.DataFrame([[float("nan")] * len(self.table.outputs)], columns=list(self.table.outputs))
 
     def _check_resumable(self, options: Mapping[str, Any]) -> None:
         if not self.recipe.estimator_class.has_checkpoints(options):
@@ -204,10 +201,10 @@ def was_interrupted(estimator: BaseEstimator) -> bool:
     return estimator.fit_report is not None and estimator.fit_report.interrupted
 
 
-def strip_run_options(estimator: BaseEstimator) -> BaseEstimator:
-    """Reset the options of this run only: progress bars and processes."""
-    defaults = {"verbose": 0, "distributed": False}
-    return estimator.set_params(**{name: value for name, value in defaults.items() if name in estimator.get_params()})
+def set_known_params(estimator: BaseEstimator, **options) -> BaseEstimator:
+    """Set those of the options that the estimator has."""
+    known = estimator.get_params(deep=False)
+    return estimator.set_params(**{name: value for name, value in options.items() if name in known})
 
 
 def _process_ranks() -> AbstractContextManager[Ranks]:

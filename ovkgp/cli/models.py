@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Debug
+from ovkgp.cli.arguments import Debug, argument
 from ovkgp.cli.errors import report_errors
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ MIN_WIDE_COLUMNS = 120  # terminal width from which the estimators have a separa
 
 def models_command(
     context: typer.Context,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Print the file of this recipe.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "Print the file of this recipe.")] = None,
     debug: Debug = False,
 ) -> None:
     """List the recipes, or print the file of one.

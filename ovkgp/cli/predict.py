@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Data, Debug, Model, Quiet, Separator, SkipBadRows, parse_names
+from ovkgp.cli.arguments import Data, Debug, Model, ModelInputs, Quiet, Separator, SkipBadRows, option, parse_names
 from ovkgp.cli.errors import report_errors
 
 
@@ -16,49 +16,26 @@ def predict_command(
     context: typer.Context,
     model: Model,
     data: Data,
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="The table to write: .csv, .tsv or .parquet.", show_default=False
-        ),
-    ],
+    out: Annotated[str, option("FILE", "The table to write: .csv, .tsv or .parquet.", "--out", "-o")],
     quantiles: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVELS",
-            help="Quantiles of each output, such as 0.1,0.9 (default: 0.05,0.5,0.95).",
-            show_default=False,
-        ),
+        str | None, option("LEVELS", "Quantiles of each output, such as 0.1,0.9 (default: 0.05,0.5,0.95).")
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option(
-            metavar="FRACTION",
-            help="Add the central interval NAME_low, NAME_high that contains this fraction of new observations. Quantile "
+        option(
+            "FRACTION",
+            "Add the central interval NAME_low, NAME_high that contains this fraction of new observations. Quantile "
             "models calibrate it by cross-validation, and add it at level 0.9 by default.",
-            show_default=False,
         ),
     ] = None,
     latent: Annotated[
         bool, typer.Option("--latent", help="Predict the latent function, without observation noise.")
     ] = False,
     costs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COSTS",
-            help="For cost-sensitive models: the costs at which to predict the class.",
-            show_default=False,
-        ),
+        str | None, option("COSTS", "For cost-sensitive models: the costs at which to predict the class.")
     ] = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="ID,…", help="Other columns of DATA to copy.", show_default=False)
-    ] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="a,b", help="The input columns, if the model was fitted without names.", show_default=False
-        ),
-    ] = None,
+    keep: Annotated[str | None, option("ID,…", "Other columns of DATA to copy.")] = None,
+    inputs: ModelInputs = None,
     separator: Separator = ",",
     skip_bad_rows: SkipBadRows = False,
     quiet: Quiet = False,
@@ -92,13 +69,16 @@ def predict_command(
         )
         Snapshot.of(data)  # checks that the file is readable before the model is loaded
         import ovkgp
-        from ovkgp.cli.prediction_job import InputFile, predict_file
+        from ovkgp.cli.prediction_job import predict_file
         from ovkgp.estimators.common.prediction_columns import PredictionRequest
 
-        verbose = int(not quiet and sys.stderr.isatty())
-        source = InputFile(
-            Path(data).expanduser(), inputs, parse_names(keep) or (), not skip_bad_rows, separator, verbose
-        )
-        count = predict_file(ovkgp.load(model), source, path, PredictionRequest(*request))
+        options = {"strict": not skip_bad_rows, "separator": separator}
+        options |= {
+            "inputs": inputs,
+            "keep": parse_names(keep) or (),
+            "verbose": int(not quiet and sys.stderr.isatty()),
+        }
+        source = Path(data).expanduser()
+        count = predict_file(ovkgp.load(model), source, path, PredictionRequest(*request), **options)
         if not quiet:
             typer.echo(f"{count} {'row' if count == 1 else 'rows'} of predictions written to {path}.")

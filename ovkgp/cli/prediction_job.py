@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ovkgp.cli.arguments import parse_names
-from ovkgp.cli.tables import TableFile, open_table_stream, write_tables
-from ovkgp.datasets.text_tables import CHUNK_ROWS, TextChunk, TextTable
+from ovkgp.cli.tables import TableFile, TextChunk, write_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
-from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -22,32 +17,25 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 
-def predict_file(estimator, source: InputFile, out: Path, request: PredictionRequest) -> int:
-    """Write the predictions for a table of inputs and return their number of rows. Memory: one chunk."""
-    inputs = resolve_inputs(estimator, source.inputs)
-    return write_tables(out, (predict_chunk(estimator, inputs, chunk, request) for chunk in source.chunks(inputs)))
+def predict_file(
+    estimator,
+    path: Path,
+    out: Path,
+    request: PredictionRequest,
+    *,
+    inputs: str | None = None,
+    keep: Sequence[str] = (),
+    strict: bool = True,
+    separator: str = ",",
+    verbose: int = 0,
+) -> int:
+    """Write the predictions for a table of inputs and return their number of rows. Memory: one chunk.
 
-
-@dataclass(frozen=True)
-class InputFile:
-    """Table of inputs; `inputs` as typed (None for the names of the model), `keep` are other columns to copy."""
-
-    path: Path
-    inputs: str | None = None
-    keep: tuple[str, ...] = ()
-    strict: bool = True
-    separator: str = ","
-    verbose: int = 0
-
-    def chunks(self, inputs: Sequence[str]) -> Iterator[TextChunk]:
-        """Yield X (k, d) with the columns to keep, k ≤ CHUNK_ROWS."""
-        keep = [name for name in self.keep if name not in inputs]
-        if keep:
-            yield from TextTable(self.path, inputs, None, keep, self.strict, self.separator, required=False)
-            return
-        options = (self.strict, self.separator, self.verbose)
-        for X, Y in open_table_stream(self.path, inputs, None, *options, chunk_rows=CHUNK_ROWS):
-            yield TextChunk(X, Y, {})
+    `inputs` are as typed (None for the names of the model), `keep` are other columns to copy.
+    """
+    names = resolve_inputs(estimator, inputs)
+    chunks = TableFile(path, names, None, None, strict, separator, verbose).chunks([k for k in keep if k not in names])
+    return write_tables(out, (predict_chunk(estimator, names, chunk, request) for chunk in chunks))
 
 
 def resolve_inputs(estimator, typed: str | None) -> tuple[str, ...]:
@@ -70,16 +58,16 @@ def resolve_inputs(estimator, typed: str | None) -> tuple[str, ...]:
 
 def predict_chunk(estimator, inputs: Sequence[str], chunk: TextChunk, request: PredictionRequest) -> pa.Table:
     """Make a table of the kept columns, the inputs and the predictions of a chunk."""
+    import pandas as pd
     import pyarrow as pa
 
-    found = estimator.prediction_columns(as_inputs(estimator, chunk.X), request)
-    columns = [*chunk.texts.items(), *zip(inputs, chunk.X.T, strict=True), *found.items()]
+    X = pd.DataFrame(chunk.X, columns=list(inputs))
+    found = estimator.prediction_columns(X if estimator.input_names else chunk.X, request)
+    columns = [*chunk.texts.items(), *X.items(), *found.items()]
     names = [name for name, _ in columns]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"The predictions would have two columns '{repeated[0]}'. Rename the column of the data.")
-    return pa.table(
-        {name: pa.array(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for name, v in columns}
-    )
+    return pa.table(dict(columns))
 
 
 def read_evaluation_data(

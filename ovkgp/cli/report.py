@@ -7,29 +7,28 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Debug, Model, Outputs, Quiet, Separator, SkipBadRows, Task, parse_names
+from ovkgp.cli.arguments import (
+    Debug,
+    Model,
+    ModelInputs,
+    Outputs,
+    Quiet,
+    Separator,
+    SkipBadRows,
+    Task,
+    option,
+    parse_names,
+)
 from ovkgp.cli.errors import report_errors
 
 
 def report_command(
     context: typer.Context,
     model: Model,
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="HTML", help="The HTML file to write.", show_default=False)
-    ],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA", help="A table to evaluate the model on, preferably held-out data.", show_default=False
-        ),
-    ] = None,
-    title: Annotated[str | None, typer.Option(help="Title of the report.", show_default=False)] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="a,b", help="The input columns, if the model was fitted without names.", show_default=False
-        ),
-    ] = None,
+    out: Annotated[str, option("HTML", "The HTML file to write.", "--out", "-o")],
+    data: Annotated[str | None, option("DATA", "A table to evaluate the model on, preferably held-out data.")] = None,
+    title: Annotated[str | None, option(None, "Title of the report.")] = None,
+    inputs: ModelInputs = None,
     outputs: Outputs = None,
     task: Task = None,
     separator: Separator = ",",

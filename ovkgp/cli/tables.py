@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ovkgp.cli.errors import print_note
-from ovkgp.datasets import TableStream
-from ovkgp.datasets.text_tables import TextTable
+from ovkgp.datasets.columns import BadRowLog, Columns
+from ovkgp.datasets.csv_tables import CsvTable
+from ovkgp.datasets.parquet_tables import ParquetTable
+from ovkgp.datasets.streams import TableStream, open_table
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.files import replace_file
 
@@ -27,6 +29,15 @@ MIN_PROGRESS_BYTES = 32 * 2**20  # file size above which reading shows progress
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_SUFFIXES = (".parquet", ".pq")
 WRITABLE_SUFFIXES = (*DELIMITERS, *PARQUET_SUFFIXES)
+CHUNK_ROWS = 8192  # maximum number of rows that are predicted together
+
+
+class TextChunk(NamedTuple):
+    """X (k, d), Y (k, p) and, by name, pyarrow arrays of k texts."""
+
+    X: np.ndarray | pd.DataFrame
+    Y: np.ndarray | pd.DataFrame
+    texts: dict
 
 
 @dataclass(frozen=True)
@@ -45,9 +56,19 @@ class TableFile:
     separator: str = ","
     verbose: int = 0
 
-    def stream(self) -> TableStream:
-        """Open the table as chunks of numbers."""
-        return open_table_stream(self.path, self.inputs, self.outputs, self.strict, self.separator, self.verbose)
+    def stream(self, chunk_rows: int = 65536) -> TableStream:
+        """Open the table as chunks of numbers; only large files show progress."""
+        is_large = self.path.is_file() and self.path.stat().st_size > MIN_PROGRESS_BYTES
+        options = {"separator": self.separator, "verbose": int(self.verbose and is_large)}
+        on_bad_rows = "error" if self.strict else "warn"
+        return TableStream(self.path, self.inputs, self.outputs, chunk_rows, on_bad_rows=on_bad_rows, **options)
+
+    def chunks(self, keep: Sequence[str]) -> Iterator[TextChunk]:
+        """Yield chunks of at most `CHUNK_ROWS` rows, with the texts of the columns `keep`."""
+        if keep:
+            yield from self.read_texts(keep, required=False)
+        else:
+            yield from (TextChunk(X, Y, {}) for X, Y in self.stream(CHUNK_ROWS))
 
     def check_columns(self, kind: str) -> None:
         """Check that the file exists and has the columns, without reading its rows."""
@@ -55,7 +76,7 @@ class TableFile:
         if text is None:
             self.stream()
         else:
-            self._text_table(self.outputs if self.task else None, text).open()
+            self.open_texts([text])
 
     def check_target(self, kind: str, model: str) -> None:
         """Check that the outputs are what estimators of a kind learn; `model` is a description for messages."""
@@ -75,55 +96,62 @@ class TableFile:
             return self._read_long()
         if kind == "labels":
             return self._read_labels()
-        X, Y = self._read_numbers()
+        rows = self.stream()
+        X, Y = (
+            _concatenate(parts, names)
+            for parts, names in zip(zip(*rows, strict=True), (rows.inputs, rows.outputs), strict=True)
+        )
         if kind == "none":
             return X, None
         return _keep_observed(X, Y.iloc[:, 0]) if kind == "target" else (X, Y)
 
-    def _read_numbers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        rows = self.stream()
-        chunks = list(rows)
-        X, Y = (np.concatenate(arrays) for arrays in zip(*chunks, strict=True))
-        return _make_frame(X, rows.inputs), _make_frame(Y, rows.outputs)
-
     def _read_labels(self) -> tuple[pd.DataFrame, pd.Series]:
         import pandas as pd
 
-        X, _, labels = self._read_texts(None, self.outputs[0])
+        X, _, labels = self._read_labeled(self.outputs[0])
         labels = parse_labels(labels)
         if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
             raise InputError(
                 f"Column '{self.outputs[0]}' must hold class labels, got numbers such as {labels[0]:g}. Name another column."
             )
-        return _make_frame(X, self.inputs), pd.Series(labels, name=self.outputs[0])
+        return X, pd.Series(labels, name=self.outputs[0])
 
     def _read_long(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         from ovkgp import to_wide
 
-        x, y, labels = self._read_texts(self.outputs, self.task)
+        x, y, labels = self._read_labeled(self.task)
         labels = [str(label) for label in labels]
         tasks = sort_labels(labels)
-        X, Y = to_wide(x, labels, y[:, 0], tasks=tasks)
+        times = x.select_dtypes(["datetime", "datetimetz", "timedelta"]).dtypes
+        x = x.astype(dict.fromkeys(times.index, np.int64))  # microseconds, which float64 holds exactly
+        X, Y = to_wide(x.to_numpy(np.float64), labels, y.to_numpy(np.float64)[:, 0], tasks=tasks)
         if not len(X):
             raise InputError(f"'{self.path}' has no observed values in column '{self.outputs[0]}'.")
-        return _make_frame(X, self.inputs), _make_frame(Y, tasks)
+        X = _make_frame(X, self.inputs)
+        return X.astype(dict.fromkeys(times.index, np.int64)).astype(times.to_dict()), _make_frame(Y, tasks)
 
-    def _read_texts(self, outputs: Sequence[str] | None, label: str) -> tuple[np.ndarray, np.ndarray, list]:
+    def _read_labeled(self, label: str) -> tuple[pd.DataFrame, pd.DataFrame, list]:
         """Read X, Y and the labels of a column."""
-        X, Y, texts = zip(*self._text_table(outputs, label), strict=True)
-        return np.concatenate(X), np.concatenate(Y), [value for chunk in texts for value in chunk[label].to_pylist()]
+        X, Y, texts = zip(*self.read_texts([label]), strict=True)
+        X, Y = _concatenate(X, self.inputs), _concatenate(Y, self.outputs if self.task else ())
+        return X, Y, [value for chunk in texts for value in chunk[label].to_pylist()]
 
-    def _text_table(self, outputs: Sequence[str] | None, label: str) -> TextTable:
-        return TextTable(self.path, self.inputs, outputs, [label], self.strict, self.separator)
+    def open_texts(self, texts: Sequence[str], required: bool = True) -> CsvTable | ParquetTable:
+        """Open the inputs with columns of texts, not missing if `required`; outputs are numbers only in a long table."""
+        columns = Columns.from_names(self.inputs, self.outputs if self.task else None)
+        return open_table(self.path, columns, self.separator, Columns.from_names(texts, None).names, required)
 
-
-def open_table_stream(
-    path: Path, inputs, outputs, strict: bool, separator: str, verbose: int, **options
-) -> TableStream:
-    """Open a table as chunks of numbers; only large files show progress."""
-    verbose = int(verbose and path.is_file() and path.stat().st_size > MIN_PROGRESS_BYTES)
-    on_bad_rows = "error" if strict else "warn"
-    return TableStream(path, inputs, outputs, on_bad_rows=on_bad_rows, separator=separator, verbose=verbose, **options)
+    def read_texts(self, texts: Sequence[str], required: bool = True) -> Iterator[TextChunk]:
+        """Read what `open_texts` opens in chunks of at most `CHUNK_ROWS` rows."""
+        table = self.open_texts(texts, required)
+        log = BadRowLog(f"'{table.snapshot.path}'", table.columns, table.unit, self.strict)
+        for rows, columns in table.read_tables((0, 1), log, 0):
+            for start in range(0, len(rows), CHUNK_ROWS):  # estimators reject a table without rows
+                chunk = {name: cells.slice(start, CHUNK_ROWS) for name, cells in zip(texts, columns, strict=True)}
+                yield TextChunk(*log.accept(rows[start : start + CHUNK_ROWS]), chunk)
+        if log.num_rows == 0:
+            raise InputError(f"{log.source} has no usable rows{log.report().first_reasons()}.")
+        log.warn(stacklevel=2)
 
 
 def parse_labels(values: list) -> np.ndarray:
@@ -157,7 +185,14 @@ def _keep_observed(X: pd.DataFrame, y: pd.Series) -> tuple[pd.DataFrame, pd.Seri
     return X[observed].reset_index(drop=True), y[observed].reset_index(drop=True)
 
 
-def _make_frame(values: np.ndarray, names: Sequence[str]) -> pd.DataFrame:
+def _concatenate(parts: Sequence, names: Sequence[str]) -> pd.DataFrame:
+    """Join chunks, arrays or data frames, to one data frame."""
+    import pandas as pd
+
+    return pd.concat([_make_frame(part, names) for part in parts], ignore_index=True)
+
+
+def _make_frame(values: np.ndarray | pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(values, columns=list(names))

@@ -3,7 +3,7 @@
     u = P(y′ < y) + v P(y′ = y),    v uniform,
 
 is uniform if the model is right; for continuous outputs P(y′ = y) = 0. This module knows arrays and predictions; an estimator
-provides `training_data()`, `predictive(X)` and `leave_one_out_entries(X, Y)`.
+provides `training_data()`, `predictive(X)` and `leave_one_out_entries(X, Y, groups)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.prediction import normal_cdf
 
 MAX_SCORE = 8.2  # largest normal score that a double-precision u can represent
@@ -108,28 +108,34 @@ class PredictiveDistribution:
         return EntryPredictions(Y, *parts, self.is_gaussian)
 
 
-def predictive(estimator, X=None, Y=None) -> EntryPredictions:
-    """Evaluate the predictive distributions of an estimator at held-out rows or, without X and Y, by leave-one-out.
+def predictive(estimator, X=None, Y=None, groups="rows") -> EntryPredictions:
+    """Evaluate the predictive distributions of an estimator at held-out rows or by leave-one-out.
 
-    Complexity: one prediction, or one factorization (one per draw that predictions average over).
+    Without X and Y, stored rows ("rows") or their entries ("entries") are held out one at a time; with labels `groups` (n,)
+    of training rows X and Y, all rows of a label.
     """
     check_is_fitted(estimator)
-    if X is None and Y is None:
-        return estimator.leave_one_out_entries()
+    if (X is None and Y is None) or not isinstance(groups, str):
+        return estimator.leave_one_out_entries(X, Y, groups)
     return estimator.predictive(X).at(estimator.check_rows(X, Y)[1])
 
 
-def combine_leave_one_out(found: Iterable[LeaveOneOut], Y: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
+def combine_leave_one_out(
+    found: Iterable[LeaveOneOut | LeaveGroupOut], Y: Tensor, groups: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Combine leave-one-out predictions of hyperparameter draws: mean, standard deviation, P(y′ ≤ y), and is_gaussian.
 
-    Draws are weighted by 1 / p(y_i | y_−i, θ_s), truncated at √S times the mean weight.
+    Draws are weighted by 1 / p(y_i | y_−i, θ_s), truncated at √S times the mean weight, with y_i the entries held out
+    together: single ones, or those of the group with index `groups` (n,) of the row.
     """
     found = [*found]
     if len(found) == 1:
         (only,) = found
         return only.mean, only.std, normal_cdf(Y, only.mean, only.std), True
-    mean, std, log_density = (torch.stack(parts) for parts in zip(*found, strict=True))
-    weights = (-log_density).softmax(0)  # (S, n, p), 1/S on average
+    mean, std, log_density = (torch.stack(parts) for parts in list(zip(*found, strict=True))[:3])
+    if groups is not None:
+        log_density = log_density[:, groups].unsqueeze(-1)
+    weights = (-log_density).softmax(0)  # (S, n, p) or (S, n, 1), 1/S on average
     weights = weights.clamp_max(len(found) ** -0.5)
     weights = weights / weights.sum(0)
     center = (weights * mean).sum(0)

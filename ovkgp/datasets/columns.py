@@ -1,21 +1,28 @@
 """Columns of a table, and the log of its rows that cannot be used.
 
+While a table is read, dates are numbers of microseconds since 1970; durations are microseconds.
+
 A pass over a table keeps a `BadRowLog`. It skips bad rows and warns once at the end (`on_bad_rows="warn"`) or stops at
 the first (`on_bad_rows="error"`), and ends in a `StreamReport`. Memory does not grow with the number of bad rows.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ovkgp.checks import suggest_name
 from ovkgp.exceptions import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIME_TYPES = ("date", "zoned", "duration")  # dates without and with a time zone, and durations
 MAX_LISTED_COLUMNS = 20  # number of columns of a wide table that a message lists
 MAX_STORED_BAD_ROWS = 100  # number of bad rows that a report stores
 MAX_LISTED_BAD_ROWS = 5  # number of bad rows that a message lists
@@ -93,10 +100,14 @@ class StreamReport:
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the d inputs and the p outputs, in the order in which they are read."""
+    """Names of the d inputs and the p outputs, in the order in which they are read.
+
+    `times` are pairs of an index of `names` and the type of a column of dates or durations, one of `TIME_TYPES`.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    times: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def from_names(cls, inputs: str | Iterable[str], outputs: str | Iterable[str] | None) -> Columns:
@@ -117,7 +128,7 @@ class Columns:
         unknown = [name for name in self.names if name not in header]
         if unknown:
             message = (
-                f"{source} has no column {_list_names(unknown)}{_suggest_name(unknown[0], header)}; its columns are "
+                f"{source} has no column {_list_names(unknown)}{suggest_name(unknown[0], header)}; its columns are "
             )
             advice = {}
             if len(header) == 1:
@@ -142,6 +153,24 @@ class Columns:
             if index < len(self.inputs) and math.isnan(value):
                 return f"{self.label(index)} is missing"
         return None
+
+    def split(self, rows: np.ndarray) -> tuple[np.ndarray | pd.DataFrame, np.ndarray | pd.DataFrame]:
+        """Copy rows (k, d + p) into X (k, d) and Y (k, p), each a data frame if it has dates or durations."""
+        d = len(self.inputs)
+        return self._make_table(rows[:, :d], self.inputs, 0), self._make_table(rows[:, d:], self.outputs, d)
+
+    def _make_table(self, rows: np.ndarray, names: tuple[str, ...], first: int) -> np.ndarray | pd.DataFrame:
+        times = [(index - first, kind) for index, kind in self.times if 0 <= index - first < len(names)]
+        if not times:
+            return rows.copy()
+        import pandas as pd
+
+        table = pd.DataFrame(rows, columns=list(names), copy=True)
+        for index, kind in times:
+            us = np.where(np.isnan(rows[:, index]), np.iinfo(np.int64).min, rows[:, index]).astype(np.int64)  # NaT
+            column = pd.Series(us.view("m8[us]" if kind == "duration" else "M8[us]"))
+            table.isetitem(index, column.dt.tz_localize("UTC") if kind == "zoned" else column)
+        return table
 
     def label(self, index: int) -> str:
         """Describe a column in a message."""
@@ -170,25 +199,21 @@ class BadRowLog:
                 cli_advice="Correct the row, or skip bad rows with --skip-bad-rows.",
             )
 
-    def filter_rows(self, rows: np.ndarray, line_of: Callable[[int], int]) -> np.ndarray:
-        """Return the good rows of (k, d + p), NaN where missing, and log the others; `line_of(i)` numbers row i."""
+    def find_good_rows(self, rows: np.ndarray, line_of: Callable[[int], int]) -> np.ndarray:
+        """Return which rows of (k, d + p), NaN where missing, are good, and log the others; `line_of(i)` numbers row i."""
         is_bad = self.columns.is_bad(rows)
-        if not is_bad.any():
-            return rows
         bad = np.flatnonzero(is_bad)
         stored = bad[: max(MAX_STORED_BAD_ROWS - len(self.bad_rows), 1)]
         for index in stored.tolist():
             self.reject(lambda index=index: line_of(index), self.columns.describe_fault(rows[index].tolist()))
         self.num_bad_rows += len(bad) - len(stored)
-        return rows[~is_bad]
+        return ~is_bad
 
-    def accept(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def accept(self, rows: np.ndarray) -> tuple[np.ndarray | pd.DataFrame, np.ndarray | pd.DataFrame]:
         """Count good rows (k, d + p) and copy them into X (k, d) and Y (k, p)."""
-        d = len(self.columns.inputs)
-        X, Y = rows[:, :d].copy(), rows[:, d:].copy()
         self.num_rows += len(rows)
-        self.num_observed += len(rows) - np.isnan(Y).sum(0)
-        return X, Y
+        self.num_observed += len(rows) - np.isnan(rows[:, len(self.columns.inputs) :]).sum(0)
+        return self.columns.split(rows)
 
     def report(self) -> StreamReport:
         """Return the counts so far."""
@@ -219,10 +244,3 @@ def _list_names(names: Sequence[str]) -> str:
     """Quote the first names and count the rest."""
     more = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
     return ", ".join(f"'{name}'" for name in names[:MAX_LISTED_COLUMNS]) + more
-
-
-def _suggest_name(name: str, header: Sequence[str]) -> str:
-    """Suggest a similar column, if there is one."""
-    lowered = {known.lower(): known for known in header}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
-    return f" (did you mean '{lowered[close[0]]}'?)" if close else ""

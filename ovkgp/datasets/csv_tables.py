@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import BinaryIO
 
 import numpy as np
@@ -21,6 +23,8 @@ from ovkgp.files import Snapshot
 
 BLOCK_BYTES = 8 * 2**20  # size of the blocks that are read, and the maximum length of a line
 
+FIRST_BYTES = 2**20  # bytes in which the first value of a column determines whether it holds dates
+
 BOM = b"\xef\xbb\xbf"
 
 MISSING = ("", "NaN", "nan", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")
@@ -31,7 +35,13 @@ UNCLOSED = "a quoted field is not closed on its line (fields over several lines 
 _NUMBER = re.compile(
     r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 )  # float() alone would accept 1_000 and ١٢ too
+_DATE = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
+_SECONDS = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?"  # dates that pyarrow reads
+_SURPLUS_DIGITS = re.compile(r"(\.[0-9]{6})[0-9]+")  # of a second
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAN = re.compile(r"[+-]?nan(\(\w*\))?", re.ASCII | re.IGNORECASE)
 
 
@@ -53,38 +63,62 @@ class CsvTable:
         header, start = read_header(snapshot, separator)
         indices, text_indices = (c.find_in(header, f"'{snapshot.path}'") for c in (columns, Columns(tuple(texts), ())))
         rows = CsvRows(columns, indices, len(header), separator, tuple(texts), text_indices, required)
-        return cls(snapshot, columns, rows, start)
+        columns = replace(
+            columns, times=_find_dates(_first_lines(snapshot, start), columns, rows, f"'{snapshot.path}'")
+        )
+        return cls(snapshot, columns, replace(rows, columns=columns), start)
 
     def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
-
-        Complexity: O(bytes of the part) time, memory for a block of 8 MB and its numbers.
-        """
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file."""
         with open(self.snapshot.path, "rb") as file:
             self.snapshot.check(file)
             first, last = byte_range(file, self.start, self.snapshot.size, part)
-            lines = _LineNumbers(file, first)
+            count_before = cache(lambda: count_newlines(file, first))  # only if a line number is requested
+            num_read = 0
             with tqdm(total=last - first, unit="B", unit_scale=True, disable=not verbose) as bar:
                 for block in read_blocks(file, first, last, self.snapshot):
-                    yield self.rows.parse_block(block, log, lines.number)
-                    lines.num_read += block.count(b"\n")
+                    yield self.rows.parse_block(block, log, lambda index, n=num_read: 1 + count_before() + n + index)
+                    num_read += block.count(b"\n")
                     bar.update(len(block))
 
 
-@dataclass
-class _LineNumbers:
-    """Line numbers within a byte range; the lines before it are counted when the first number is requested."""
+def _first_lines(snapshot: Snapshot, start: int) -> Iterator[str]:
+    with open(snapshot.path, "rb") as file:
+        file.seek(start)
+        while file.tell() < start + FIRST_BYTES and (line := file.readline(FIRST_BYTES)):
+            yield line.rstrip(b"\r\n").decode("utf-8", errors="replace")
 
-    file: BinaryIO
-    start: int
-    num_read: int = 0
-    before: int | None = None
 
-    def number(self, index: int) -> int:
-        """Return the number, as an editor shows it, of line `index` of the current block."""
-        if self.before is None:
-            self.before = count_newlines(self.file, self.start)
-        return 1 + self.before + self.num_read + index
+def _find_dates(lines: Iterable[str], columns: Columns, rows: CsvRows, source: str) -> tuple[tuple[int, str], ...]:
+    """Return the columns whose first value in some lines is a date, with its type; raise if one has neither numbers nor dates."""
+    found, unknown, texts = [], dict(enumerate(rows.indices)), {}
+    for line in lines:
+        fields = rows.split_fields(line)
+        if isinstance(fields, str) or len(fields) != rows.width:  # a bad row
+            continue
+        for number, index in list(unknown.items()):
+            value, cell = _parse_number(fields[index]), fields[index].strip(" \t")
+            if value is not None and np.isnan(value):
+                continue
+            match = _DATE.fullmatch(cell) if value is None else None
+            if value is None and match is None:
+                texts.setdefault(number, cell)
+                continue
+            if match is not None:
+                found.append((number, "zoned" if match["zone"] else "date"))
+            del unknown[number]
+        if not unknown:
+            break
+    for number in unknown.keys() & texts.keys():
+        raise InputError(
+            f"{columns.label(number)} of {source} must hold numbers or dates, got texts such as {shorten(texts[number])!r}. Write dates as 2024-03-01 or 2024-03-01T12:30:00, encode texts as numbers, or name another column."
+        )
+    return tuple(found)
+
+
+def shorten(cell: str) -> str:
+    """Return the first 30 characters of a cell."""
+    return cell if len(cell) <= 30 else cell[:30] + "…"
 
 
 def read_header(snapshot: Snapshot, separator: str) -> tuple[tuple[str, ...], int]:
@@ -122,14 +156,11 @@ def byte_range(file: BinaryIO, start: int, stop: int, part: tuple[int, int]) -> 
     """Return the bytes of part `rank` of `world` of the lines between two bytes, for `part` = (rank, world)."""
     rank, world = part
     cuts = [start + (stop - start) * number // world for number in (rank, rank + 1)]
-    first, last = (cut if cut in (start, stop) else _next_line(file, cut) for cut in cuts)
-    return first, last
-
-
-def _next_line(file: BinaryIO, position: int) -> int:
-    """Return the first byte, at or after `position`, at which a line begins."""
-    file.seek(position - 1)  # the newline itself, if a line begins at `position`
-    return position - 1 + len(_rest_of_line(file))
+    for k, cut in enumerate(cuts):
+        if cut not in (start, stop):  # move to the next beginning of a line
+            file.seek(cut - 1)  # the newline itself, if a line begins there
+            cuts[k] = cut - 1 + len(_rest_of_line(file))
+    return cuts[0], cuts[1]
 
 
 def _rest_of_line(file: BinaryIO) -> bytes:
@@ -179,10 +210,7 @@ class CsvRows:
     required: bool = False
 
     def parse_block(self, block: bytes, log: BadRowLog, line_of: Callable[[int], int]) -> tuple[np.ndarray, list]:
-        """Return the good rows (k, d + p) of a block and a list of arrays of k texts; `line_of(i)` numbers its line i.
-
-        Complexity: O(bytes) time and memory; a line that pyarrow cannot use takes about ten times as long.
-        """
+        """Return the good rows (k, d + p) of a block and a list of arrays of k texts; `line_of(i)` numbers its line i."""
         if not block.isascii():  # bytes that are not UTF-8 are in columns that are not read, or make the row bad
             block = block.decode("utf-8", errors="replace").encode()
         num_lines = block.count(b"\n") + (not block.endswith(b"\n"))
@@ -234,8 +262,10 @@ class CsvRows:
             block = b"\n".join(b"" if b'"' in line or b"\r" in line else line for line in lines)
             table, index = self._read_table(block + b"\n", num_lines)
         rows, is_good = np.empty((len(index), len(self.indices))), (index >= 0) & (index < num_lines)
+        times = dict(self.columns.times)
         for number, name in enumerate(self.indices):
-            rows[:, number], is_number = _to_numbers(table[str(name)])
+            column = table[str(name)]
+            rows[:, number], is_number = _to_dates(column, times[number]) if number in times else _to_numbers(column)
             is_good &= is_number
         is_good &= ~self.columns.is_bad(rows)
         texts = []
@@ -255,7 +285,9 @@ class CsvRows:
         from pyarrow import csv as arrow_csv
 
         data = b"\n" + block + b"\n" * (1 if block.endswith(b"\n") else 2)
-        numbers, texts = ([str(index) for index in indices] for indices in (self.indices, self.text_indices))
+        dates = [self.indices[number] for number, _ in self.columns.times]
+        numbers = [str(index) for index in self.indices if index not in dates]
+        texts = [str(index) for index in (*dates, *self.text_indices)]
         for kind in (pa.float64(), pa.string()):  # numbers at once; as text if a cell is not a number
             invalid = []
             read = arrow_csv.ReadOptions(
@@ -294,16 +326,18 @@ class CsvRows:
 
     def parse_line(self, line: str) -> tuple[list[float], list[str]] | str:
         """Return the numbers of one line, NaN where missing, and its texts, or a description of its fault."""
-        fields = self._split_fields(line)
+        fields = self.split_fields(line)
         if isinstance(fields, str):
             return fields
         if len(fields) != self.width:
             return f"{len(fields)} field{'s' * (len(fields) != 1)} where the header has {self.width}"
-        row = []
+        row, times = [], dict(self.columns.times)
         for column, index in enumerate(self.indices):
-            value = _parse_number(fields[index])
+            kind, cell = times.get(column), fields[index]
+            value = _parse_date(cell, kind) if kind else _parse_number(cell)
             if value is None:
-                return f"{self.columns.label(column)} is not a number: {_abbreviate(fields[index])}"
+                expected = {None: "a number", "date": "a date", "zoned": "a date with a time zone"}[kind]
+                return f"{self.columns.label(column)} is not {expected}: {shorten(cell)!r}"
             row.append(value)
         if fault := self.columns.describe_fault(row):
             return fault
@@ -315,7 +349,8 @@ class CsvRows:
                 return f"'{name}' is missing"
         return row, texts
 
-    def _split_fields(self, line: str) -> Sequence[str] | str:
+    def split_fields(self, line: str) -> Sequence[str] | str:
+        """Return the fields of a line, or a description of its fault."""
         if "\r" in line:
             return "a carriage return inside the line"
         if '"' not in line:
@@ -343,6 +378,42 @@ def _to_numbers(column) -> tuple[np.ndarray, np.ndarray]:
     return values.to_numpy(), is_known.to_numpy()
 
 
+def _to_dates(column, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dates of a column of texts in microseconds, NaN where missing, and which cells are dates or missing."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    cells = compute.utf8_trim(column, " \t")
+    is_missing = compute.is_in(cells, pa.array([*MISSING, None], pa.string()))
+    zone = "(Z|[+-][0-9]{2}:[0-9]{2})" if kind == "zoned" else ""
+    known = compute.or_(is_missing, compute.match_substring_regex(cells, f"^{_SECONDS}{zone}$"))
+    if compute.all(known).as_py():
+        try:  # faster by far, but only for whole columns of valid dates
+            dates = compute.if_else(is_missing, pa.scalar(None, pa.string()), cells)
+            dates = dates.cast(pa.timestamp("us", "UTC" if zone else None)).cast(pa.int64()).cast(pa.float64())
+            return dates.to_numpy(), np.ones(len(column), dtype=bool)
+        except pa.ArrowInvalid:  # such as 2024-02-30
+            pass
+    values = [_parse_date(cell or "", kind) for cell in column.to_pylist()]
+    return np.array(values, dtype=np.float64), np.array([value is not None for value in values])
+
+
+def _parse_date(cell: str, kind: str) -> float | None:
+    """Return the microseconds of a date since 1970, NaN where missing, or None if it is not a date of this type."""
+    cell = cell.strip(" \t")
+    if cell in MISSING:
+        return np.nan
+    match = _DATE.fullmatch(cell)
+    if match is None or bool(match["zone"]) != (kind == "zoned"):
+        return None
+    try:
+        date = datetime.fromisoformat(_SURPLUS_DIGITS.sub(r"\1", cell))
+    except ValueError:  # such as 2024-02-30
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return float((date - EPOCH) // timedelta(microseconds=1))
+
+
 def _to_texts(column, required: bool):
     """Return the texts of a column without spaces around them, and which are valid."""
     import pyarrow as pa
@@ -361,7 +432,3 @@ def _parse_number(cell: str) -> float | None:
     if cell in MISSING or _NAN.fullmatch(cell):
         return np.nan
     return float(cell) if _NUMBER.fullmatch(cell) or _INFINITE.fullmatch(cell) else None
-
-
-def _abbreviate(text: str) -> str:
-    return repr(text if len(text) <= 30 else text[:30] + "…")

@@ -17,8 +17,8 @@ from ovkgp.datasets.samples import (
     TRUTH,
     Sample,
     add_noise,
-    apply_in_chunks,
     check_points,
+    combine_features,
     make_features,
     make_gaussian_kernel,
     make_rng,
@@ -42,9 +42,8 @@ class GradientField:
         kernel = make_gaussian_kernel(num_dims, lengthscale)
         self.num_dims = num_dims
         self._scalar_features = make_features(kernel, num_frequencies, seed)
-        self._gradient_features = make_features(
-            CurlFreeKernel(kernel), num_frequencies, seed
-        )  # the same scalar features, times ω
+        # the same scalar features, times ω
+        self._gradient_features = make_features(CurlFreeKernel(kernel), num_frequencies, seed)
         weights = make_rng(seed, TRUTH).standard_normal((2, num_frequencies))
         self._weights = torch.from_numpy(weights.ravel())
         # The derivative of a cos + b sin is b cos − a sin, along ω.
@@ -53,15 +52,11 @@ class GradientField:
     def __call__(self, X: ArrayLike) -> np.ndarray:
         """Return ∇f at points X (m, d): (m, d)."""
         X = check_points(X, self.num_dims)
-        values = apply_in_chunks(
-            lambda part: self._gradient_features(part) @ self._gradient_weights, X, len(self._gradient_weights)
-        )
-        return values.reshape(X.shape)
+        return combine_features(self._gradient_features, self._gradient_weights, X).reshape(X.shape)
 
     def potential(self, X: ArrayLike) -> np.ndarray:
         """Return f at points X (m, d): (m,)."""
-        X = check_points(X, self.num_dims)
-        return apply_in_chunks(lambda part: self._scalar_features(part) @ self._weights, X, len(self._weights))
+        return combine_features(self._scalar_features, self._weights, check_points(X, self.num_dims))
 
 
 def make_curl_free_field(
@@ -118,10 +113,7 @@ def make_curl_free_field(
 
 
 class GaussianField:
-    """Gradient of f(x) = Σ_k h_k exp(−‖x − c_k‖²/(2ℓ²)) in the plane if "curl_free", its rotation if "divergence_free".
-
-    Complexity: O(m k) time and memory for m points and k bumps.
-    """
+    """Gradient of f(x) = Σ_k h_k exp(−‖x − c_k‖²/(2ℓ²)) in the plane if "curl_free", its rotation if "divergence_free"."""
 
     def __init__(self, centres: ArrayLike, heights: ArrayLike, lengthscale: float, kind: str = "curl_free"):
         self.heights = np.array(heights, dtype=np.float64)

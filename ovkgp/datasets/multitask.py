@@ -21,8 +21,8 @@ from ovkgp.datasets.samples import (
     TRUTH,
     Sample,
     add_noise,
-    apply_in_chunks,
     check_points,
+    combine_features,
     make_features,
     make_gaussian_kernel,
     make_rng,
@@ -126,8 +126,7 @@ class LowRankFunction:
     def __call__(self, X: ArrayLike) -> np.ndarray:
         """Return the noiseless outputs at points X (m, d): (m, p)."""
         X = check_points(X, self.num_dims)
-        values = apply_in_chunks(lambda part: self._features(part) @ self._weights, X, len(self._weights))
-        return values.reshape(len(X), len(self.output_matrix))
+        return combine_features(self._features, self._weights, X).reshape(len(X), len(self.output_matrix))
 
     def _noise_covariance(self, seed: int) -> np.ndarray:
         deviation = np.sqrt(self(make_reference_inputs(self.num_dims, seed)).var(0).mean())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tqdm import tqdm
@@ -39,20 +39,20 @@ class ParquetTable:
         with _open_parquet(snapshot) as (_, table):
             schema, num_rows = table.schema_arrow, table.metadata.num_rows
         indices, _ = (c.find_in(schema.names, f"'{snapshot.path}'") for c in (columns, Columns(tuple(texts), ())))
-        for label, index in zip(map(columns.label, range(len(indices))), indices, strict=True):
-            if not _is_numeric(schema.field(index).type):
+        times = []
+        for number, kind in enumerate(schema.field(index).type for index in indices):
+            if time_type := _time_type(kind):
+                times.append((number, time_type))
+            elif not _is_numeric(kind):
                 raise InputError(
-                    f"{label} of '{snapshot.path}' must be numeric, got type {schema.field(index).type}. Convert the column or name another."
+                    f"{columns.label(number)} of '{snapshot.path}' must hold numbers or dates, got type {kind}. Convert the column or name another."
                 )
         if num_rows == 0:
             raise InputError(f"'{snapshot.path}' has columns and no rows.")
-        return cls(snapshot, columns, num_rows, tuple(texts), required)
+        return cls(snapshot, replace(columns, times=tuple(times)), num_rows, tuple(texts), required)
 
     def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
-
-        Complexity: O(rows of the part, and of the row groups at its ends) time, memory for a batch.
-        """
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file."""
         rank, world = part
         first, last = self.num_rows * rank // world, self.num_rows * (rank + 1) // world
         with (
@@ -73,8 +73,7 @@ class ParquetTable:
     def _filter_batch(self, batch, log: BadRowLog, begin: int) -> tuple[np.ndarray, list]:
         """Return the numbers and texts of the good rows and log the others; `begin` numbers the first row."""
         rows, texts = self._to_numbers(batch), [batch.column(name) for name in self.texts]
-        is_good = ~self.columns.is_bad(rows)
-        log.filter_rows(rows, lambda index: begin + index)
+        is_good = log.find_good_rows(rows, lambda index: begin + index)
         for name, cells in zip(self.texts, texts, strict=True) if self.required else ():
             is_empty = is_good & cells.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
             for index in np.flatnonzero(is_empty).tolist():
@@ -83,11 +82,15 @@ class ParquetTable:
         return rows[is_good], [cells.filter(is_good) for cells in texts]
 
     def _to_numbers(self, batch) -> np.ndarray:
-        from pyarrow import float64
+        import pyarrow as pa
 
-        rows = np.empty((len(batch), len(self.columns.names)))
+        rows, times = np.empty((len(batch), len(self.columns.names))), dict(self.columns.times)
         for index, name in enumerate(self.columns.names):  # integers beyond 2⁵³ are rounded, as those of a CSV are
-            rows[:, index] = batch.column(name).cast(float64(), safe=False).to_numpy(zero_copy_only=False)
+            column = batch.column(name)
+            if kind := times.get(index):
+                unit = pa.duration("us") if kind == "duration" else pa.timestamp("us", getattr(column.type, "tz", None))
+                column = column.cast(unit, safe=False).cast(pa.int64())
+            rows[:, index] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return rows
 
 
@@ -120,6 +123,14 @@ def _find_row_groups(metadata, first: int, last: int) -> tuple[list[int], int]:
             groups.append(group)
         position = after
     return groups, begin
+
+
+def _time_type(kind) -> str | None:
+    from pyarrow import types
+
+    if types.is_timestamp(kind):
+        return "date" if kind.tz is None else "zoned"
+    return "date" if types.is_date(kind) else "duration" if types.is_duration(kind) else None
 
 
 def _is_numeric(kind) -> bool:

@@ -85,15 +85,13 @@ def make_exponential_quantiles(num_rows: int = 500, *, random_state=None) -> Qua
 
     Parameters
     ----------
-    num_rows : int, default=500
-        Number n of rows.
-    random_state : int, RandomState or None, default=None
-        Seed; the first rows are the same for every n.
+    num_rows, random_state
+        As for `make_sine_quantiles`.
 
     Returns
     -------
     QuantileSample
-        X (n, 1), y (n,) and the conditional quantiles, called as quantiles(X, levels).
+        As for `make_sine_quantiles`.
 
     Examples
     --------

@@ -85,10 +85,10 @@ def check_points(X: ArrayLike, num_dims: int) -> np.ndarray:
     return X
 
 
-def apply_in_chunks(function: Callable[[Tensor], Tensor], X: np.ndarray, num_features: int) -> np.ndarray:
-    """Apply `function` to a few rows of X at a time, with O(CHUNK_ENTRIES) memory for its features."""
-    parts = torch.from_numpy(X).split(max(1, CHUNK_ENTRIES // num_features))
-    return torch.cat([function(part) for part in parts]).numpy()
+def combine_features(features: ORFF, weights: Tensor, X: np.ndarray) -> np.ndarray:
+    """Return Φ(X) @ weights, a few rows of X at a time, with O(CHUNK_ENTRIES) memory for the features."""
+    parts = torch.from_numpy(X).split(max(1, CHUNK_ENTRIES // len(weights)))
+    return torch.cat([features(part) @ weights for part in parts]).numpy()
 
 
 def add_noise(Y: np.ndarray, noise: ArrayLike, rng: np.random.Generator) -> np.ndarray:

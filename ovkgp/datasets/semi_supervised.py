@@ -106,14 +106,10 @@ def make_circles_and_moons(
     ----------
     num_rows : int
         Number n of rows, a quarter of them on each curve.
-    num_labels : int, default=2
-        Number of labeled rows per class.
-    spread : float, default=0.05
-        Standard deviation of the points around their curve.
     coding : {"simplex", "one_hot"}, default="simplex"
         Output coding: the 3 outputs of `simplex_code(4)`, or 4 outputs.
-    random_state : int, RandomState or None, default=None
-        Seed.
+    num_labels, spread, random_state
+        As for `make_two_moons`.
 
     Returns
     -------

@@ -38,6 +38,9 @@ def stream(
 ) -> TableStream:
     """Read a CSV or Parquet file as chunks (X, Y) of float64 arrays.
 
+    If columns are dates, X or Y is a data frame, with dates to the microsecond. A column of a text table is one of dates if its
+    first value is written as in ISO 8601 (2024-03-01, 2024-03-01T12:30:00, with Z or +01:00 for a time zone).
+
     Parameters
     ----------
     path : str or path-like
@@ -134,6 +137,7 @@ class TableStream:
         self.verbose = verbose
         self._columns = Columns.from_names(inputs, outputs)
         self._table = open_table(path, self._columns, separator)
+        self._columns = self._table.columns  # with the types of dates
         self._part: tuple[int, int] = (0, 1)
         self._report: StreamReport | None = None
 
@@ -194,8 +198,8 @@ class TableStream:
         part._part, part._report = (rank, world), None
         return part
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Iterate over chunks X (k, d) and Y (k, p) in a new pass; the arrays belong to the caller."""
+    def __iter__(self) -> Iterator[tuple]:
+        """Iterate over chunks X (k, d) and Y (k, p) in a new pass; they belong to the caller."""
         log = BadRowLog(f"'{self.path}'", self._columns, self._table.unit, self.on_bad_rows == "error")
         try:
             tables = (rows for rows, _ in self._table.read_tables(self._part, log, self.verbose))

@@ -29,14 +29,12 @@ class BlockedORFF(ORFF):
 
     Parameters
     ----------
-    kernel : Kernel, SpectralPair or SpectralSum
-        Kernel with a spectral pair, or a pair itself; shared, not copied.
+    kernel, num_dims, sampler, bounded, random_state
+        As for `ORFF`; "qmc" and "orthogonal" hold within a block.
     num_frequencies : int
         Number D of frequencies per term of a sum; a multiple of `block_size`.
     block_size : int
         Number b of frequencies per block. Frequencies do not depend on it: they are those of `ORFF(kernel, D)`, bit for bit.
-    num_dims, sampler, bounded, random_state
-        As in `ORFF`.
 
     Notes
     -----

@@ -84,11 +84,7 @@ class FeatureCrossCovariance(LinearOperator):
 
 
 class NoisyFeatureCovariance(SumLinearOperator):
-    """Φ Φᵀ + N with N diagonal or I ⊗ Σ; solves and determinants by Woodbury's formula.
-
-    Complexity with M scalar features and r columns: O(n M² + r³) once, or O(n M² + M³ + p³) for separable features and
-    noise that is the same at all points (see `capacitance`); then O(n M p k) and a solve with C for k right-hand sides.
-    """
+    """Φ Φᵀ + N with N diagonal or I ⊗ Σ; solves and determinants by Woodbury's formula."""
 
     def __init__(self, covariance: FeatureCovariance, noise: LinearOperator):
         super().__init__(covariance, noise)
@@ -159,11 +155,7 @@ class NoisyFeatureCovariance(SumLinearOperator):
         return self.capacitance.solve(self.features._t_matmul(self.noise_solve(rhs)))
 
     def observed_weights(self, rhs: Tensor, observed: Tensor) -> tuple[Tensor, DenseCapacitance]:
-        """Return `weights` and `capacitance` given only the `observed` entries of `rhs` (..., n·p, 1).
-
-        The noise between the observed outputs is inverted row by row. Forms Φ: O(n p r² + n p³) time, O(n p (r + p))
-        memory.
-        """
+        """Return `weights` and `capacitance` given only the `observed` entries of `rhs` (..., n·p, 1)."""
         p = 1 if self._noise_chol is None else self._noise_chol.shape[-1]
         precision = self._observed_precision(observed.squeeze(-1).unflatten(-1, (-1, p)))  # (..., n, p, p)
         dense = self.features.to_dense()
@@ -278,11 +270,9 @@ class DenseCapacitance:
 
 
 class KroneckerCapacitance:
-    """C = I + S ⊗ T from S (..., M, M) and T (..., q, q), both positive semi-definite.
+    """C = I + S ⊗ T = (U ⊗ V) (1 + s tᵀ) (U ⊗ V)ᵀ from S = U s Uᵀ (..., M, M) and T = V t Vᵀ (..., q, q), O(M³ + q³).
 
-    For separable features Φ = φ ⊗ B and noise I ⊗ Σ, S = φᵀφ and T = Bᵀ Σ⁻¹ B. With S = U s Uᵀ and T = V t Vᵀ, C = (U ⊗
-    V) (1 + s tᵀ) (U ⊗ V)ᵀ in O(M³ + q³) instead of O(M³ q³). Gradients are in closed form, as `eigh` has no derivative
-    at repeated eigenvalues.
+    Gradients are in closed form, as `eigh` has no derivative at repeated eigenvalues.
     """
 
     def __init__(self, left: Tensor, right: Tensor):

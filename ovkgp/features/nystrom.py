@@ -17,7 +17,8 @@ from ovkgp.exceptions import InputError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import components, num_outputs
-from ovkgp.kernels.outputs.roots import leading_subspace, thin_root
+from ovkgp.kernels.evaluation import evaluate_kernel
+from ovkgp.kernels.outputs.matrices import leading_subspace, thin_root
 
 
 class Nystrom(FeatureMap):
@@ -79,6 +80,6 @@ class Nystrom(FeatureMap):
 
     def _scores(self, kernel: Kernel, X: Tensor) -> Tensor:
         landmarks = self.landmarks.to(X)
-        vectors, chol = leading_subspace(to_dense(kernel(landmarks)))
-        projected = to_dense(kernel(X, landmarks)) @ vectors
+        vectors, chol = leading_subspace(to_dense(evaluate_kernel(kernel, landmarks)))
+        projected = to_dense(evaluate_kernel(kernel, X, landmarks)) @ vectors
         return torch.linalg.solve_triangular(chol, projected.mT, upper=False).mT

@@ -23,8 +23,7 @@ MAX_NARROW_COLUMNS = 64
 class FeatureOperator(LinearOperator):
     """Φ of size (n·p) × (M·r) from scalar features φ (*batch, n, M) and stacked factors B_j (*batch, J·p, r).
 
-    J divides M: it is M, the number D of frequencies whose cosines and sines share a factor, or 1 for one shared
-    factor. Complexity of a product with k columns: O(n M p k) time, O(n M + (n + M) p k + J p r) memory.
+    J is M, D if cosines and sines share a factor, or 1 for one factor. O(n M p k) for a product with k columns.
     """
 
     def __init__(self, features: Tensor, factor: Tensor, num_outputs: int, transposed: bool = False):
@@ -196,8 +195,7 @@ class ComplexFeatureOperator(FeatureOperator):
 class ReflectedFeatureOperator(FeatureOperator):
     """Φ whose factors are the columns 2, …, p of scaled reflections, s_j (I − 2 v_j v_jᵀ/‖v_j‖²): divergence-free maps.
 
-    `factor` holds the Householder vectors v, (*batch, D, p), and `lengths` the scales s, (*batch, D, 1). Products do
-    not form the (D, p, p − 1) tensor of factors: O(n D p k) time, O(n D + (n + D) p k) memory.
+    `factor` holds the Householder vectors v, (*batch, D, p), and `lengths` the scales s, (*batch, D, 1).
     """
 
     def __init__(self, features: Tensor, factor: Tensor, lengths: Tensor, num_outputs: int, transposed: bool = False):
@@ -354,10 +352,7 @@ class CosSinFeatures(torch.autograd.Function):
 
 
 class SelfGram(torch.autograd.Function):
-    """φᵀφ, whose gradient is one matrix product instead of the two of autograd.
-
-    On the CPU the product itself is NumPy's, which calls SYRK: half the work of a full product.
-    """
+    """φᵀφ, by NumPy's SYRK on the CPU, half the work of a product; its gradient is one product instead of two."""
 
     @staticmethod
     def forward(ctx, features: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from ovkgp.inference.likelihoods import LikelihoodPrediction, make_likelihood
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.long_format import to_long, to_wide
 from ovkgp.inference.model.parameter_vector import hyperparameters
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.ridge.noise_path import NoisePath, noise_path, rows_left_out
@@ -26,6 +26,7 @@ __all__ = [
     "CovariancePrior",
     "FitReport",
     "FunctionDraws",
+    "LeaveGroupOut",
     "LeaveOneOut",
     "LikelihoodPrediction",
     "NoisePath",

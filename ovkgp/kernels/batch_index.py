@@ -10,22 +10,21 @@ from torch import Tensor
 
 
 class BatchIndexMixin:
-    """Indexing and expansion of the batch shape for kernels that contain other kernels.
+    """Indexing and expansion of the batch shape for kernels that contain other kernels, also those of GPyTorch.
 
-    GPyTorch's implementation visits *all* descendants and registers them again under dotted names, so that parameters
-    are counted twice; it does not expand the terms of a sum, and it indexes `active_dims`. This one visits only direct
-    children with a batch shape, and treats GPyTorch's kernels in the same way.
+    GPyTorch's own registers all descendants again under dotted names, and does not expand the terms of a sum.
     """
+
+    batched_buffers: tuple[str, ...] = ()  # names of the buffers that start with the batch shape
 
     def _map_batch(self, on_tensor, on_child, batch_shape: torch.Size):
         copy = deepcopy(self)
         copy._batch_shape = batch_shape
         for name, parameter in self.named_parameters(recurse=False):
             getattr(copy, name).data = on_tensor(parameter.data)
-        if not isinstance(self, BatchIndexMixin):  # buffers of GPyTorch's kernels start with the batch shape
-            for name, buffer in self.named_buffers(recurse=False):
-                if name != "active_dims":
-                    setattr(copy, name, on_tensor(buffer))
+        for name, buffer in self.named_buffers(recurse=False):  # all those of GPyTorch's kernels are batched
+            if name in self.batched_buffers if isinstance(self, BatchIndexMixin) else name != "active_dims":
+                setattr(copy, name, on_tensor(buffer))
         for name, child in self.named_children():
             if hasattr(child, "expand_batch"):
                 setattr(copy, name, on_child(child))

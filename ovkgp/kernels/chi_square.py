@@ -120,12 +120,8 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
     ----------
     gamma : float, Tensor or None, default=None
         Initial rate γ. If None, that of a zero raw parameter.
-    gamma_prior : Prior or None, default=None
-        Prior of γ.
-    gamma_constraint : Interval or None, default=None
-        Constraint of γ. If None, `Positive`.
-    **kwargs
-        Arguments of `gpytorch.kernels.Kernel`, such as `batch_shape` and `active_dims`.
+    gamma_prior, gamma_constraint, **kwargs
+        As `c_prior`, `c_constraint` and the further arguments of `SkewedChi2Kernel`.
 
     Raises
     ------

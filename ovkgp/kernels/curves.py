@@ -87,20 +87,13 @@ class GaussianCurveKernel(_CurveKernel):
 class LaplaceCurveKernel(_CurveKernel):
     """Integrated Laplace kernel on curves in R^q, k(x, z) = Σ_l w_l exp(−‖x(t_l) − z(t_l)‖ / ℓ).
 
-    At a grid point where two curves cross, the gradient is the subgradient 0.
+    At a grid point where two curves cross, the gradient is the subgradient 0. Shapes and complexity are those of
+    `GaussianCurveKernel`.
 
     Parameters
     ----------
-    num_channels : int, default=1
-        Number q of values per grid point.
-    weights : Tensor of shape (m,) or None, default=None
-        Quadrature weights of the grid. If None, 1/m.
-    **kwargs
-        Arguments of `gpytorch.kernels.Kernel`; `ard_num_dims` is m·q for one lengthscale per column.
-
-    See Also
-    --------
-    GaussianCurveKernel : Shapes and complexity are the same.
+    num_channels, weights, **kwargs
+        As for `GaussianCurveKernel`.
 
     Examples
     --------
@@ -111,12 +104,6 @@ class LaplaceCurveKernel(_CurveKernel):
     """
 
     profile = staticmethod(exponential_profile)
-
-
-for kernel_class in (GaussianCurveKernel, LaplaceCurveKernel):
-    register_kernel(
-        KernelRecord(kernel_class, roles={"lengthscale": "curve_lengthscale"}, options=("num_channels", "weights"))
-    )
 
 
 for kernel_class in (GaussianCurveKernel, LaplaceCurveKernel):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.outputs.matrices import FreeMatrix, KnownMatrix, OutputMatrix
 from ovkgp.kernels.protocol import (
     Component,
@@ -90,7 +91,7 @@ class DecomposableKernel(OperatorValuedKernel):
         return [(self.base_kernel, self.output_matrix)]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
-        scalar = self.base_kernel(x1, x2, diag=diag, **params)
+        scalar = evaluate_kernel(self.base_kernel, x1, x2, diag, **params)
         return (kronecker_diagonal if diag else kronecker)(scalar, self.output_matrix)
 
 
@@ -179,24 +180,22 @@ class IndependentKernel(OperatorValuedKernel):
         return [(kernel, torch.diag(row)) for kernel, row in zip(self.kernels, eye, strict=True)]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
-        blocks = torch.broadcast_tensors(*(to_dense(kernel(x1, x2, diag=diag, **params)) for kernel in self.kernels))
+        blocks = torch.broadcast_tensors(
+            *(to_dense(evaluate_kernel(kernel, x1, x2, diag, **params)) for kernel in self.kernels)
+        )
         if diag:
             return torch.stack(blocks, -1).flatten(-2)
         return OutputBlocks(to_linear_operator(torch.stack(blocks, -3)))
 
 
 class OutputBlocks(BlockInterleavedLinearOperator):
-    """Data-major operator (..., n·p, m·p) of p blocks (..., p, n, m), one per output, and zeros between outputs.
+    """Data-major operator (..., n·p, m·p) of p blocks (..., p, n, m), one per output, and zeros between outputs."""
 
-    GPyTorch's operator computes the dense matrix by a product with the identity, O(n m p) times m p, and applies a
-    batch of constants as one constant per block; this class corrects both.
-    """
-
-    def to_dense(self) -> Tensor:
+    def to_dense(self) -> Tensor:  # the parent's is a product with the identity, which costs m p times as much
         blocks = to_dense(self.base_linear_op).movedim(-3, -1)  # (..., n, m, p)
         return torch.diag_embed(blocks).transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
-    def _mul_constant(self, other: float | Tensor) -> OutputBlocks:
+    def _mul_constant(self, other: float | Tensor) -> OutputBlocks:  # the parent's multiplies one constant per block
         if torch.is_tensor(other) and other.dim():
             other = other[..., None, None, None]
         return self.__class__(to_linear_operator(to_dense(self.base_linear_op) * other))

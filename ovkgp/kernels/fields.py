@@ -16,11 +16,7 @@ from ovkgp.kernels.radial_derivatives import lag_jet
 
 
 class FieldKernel(OperatorValuedKernel):
-    """Kernel of second derivatives of a stationary scalar kernel, with as many outputs as input dimensions d.
-
-    If d is neither given nor implied by ARD or `active_dims`, inputs of any dimension are accepted and `num_outputs` is
-    unknown.
-    """
+    """Kernel of second derivatives of a stationary scalar kernel, with as many outputs as inputs."""
 
     min_dims = 1
 
@@ -143,10 +139,8 @@ class DivergenceFreeKernel(FieldKernel):
 
     Parameters
     ----------
-    base_kernel : Kernel
-        Stationary scalar kernel k with two derivatives at zero lag, see `CurlFreeKernel`.
-    num_dims : int or None, default=None
-        Number d of inputs and outputs. If None, it is inferred from the ARD or `active_dims` of the base kernel.
+    base_kernel, num_dims
+        As for `CurlFreeKernel`.
 
     Notes
     -----

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.settings import lazily_evaluate_kernels
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.protocol import (
     Component,
     OperatorValuedKernel,
@@ -88,8 +88,7 @@ class FunctionValuedKernel(OperatorValuedKernel):
     def components(self) -> list[Component] | None:
         if self.tasks is None:
             return scalar_component(self) if self.is_scalar else None
-        with lazily_evaluate_kernels(False):
-            grid = to_dense(self.task_kernel(self.tasks))
+        grid = to_dense(evaluate_kernel(self.task_kernel, self.tasks))
         return [(kernel, _kron(grid, matrix.to(grid))) for kernel, matrix in components(self.input_kernel)]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
@@ -98,8 +97,10 @@ class FunctionValuedKernel(OperatorValuedKernel):
         pairs = components(self.input_kernel) if self.tasks is None else self.components
         if self.tasks is None:
             (x1, t1), (x2, t2) = self._split(x1), self._split(x2)
-            scalar = to_dense(self.task_kernel(t1, t2, diag=diag, **params))
-        first, *rest = (product(scalar * to_dense(k(x1, x2, diag=diag, **params)), matrix) for k, matrix in pairs)
+            scalar = to_dense(evaluate_kernel(self.task_kernel, t1, t2, diag, **params))
+        first, *rest = (
+            product(scalar * to_dense(evaluate_kernel(k, x1, x2, diag, **params)), matrix) for k, matrix in pairs
+        )
         return sum(rest, first)
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -159,10 +159,7 @@ def _periodic_jet(kernel: PeriodicKernel, lag: Tensor) -> Jet:
 
 
 def _periodic_pair(kernel: PeriodicKernel, num_dims: int) -> SpectralPair:
-    """Return the pair from the Fourier series of exp(−2 sin²(πδ/p) / ℓ).
-
-    ω_i = 2πk_i / period_i with P(k) = e^{−z} I_|k|(z), z = 1/ℓ_i.
-    """
+    """Return the Fourier series of exp(−2 sin²(πδ/p) / ℓ): ω_i = 2πk_i / p_i, P(k) = e^{−z} I_|k|(z), z = 1/ℓ_i."""
 
     def frequencies(u: Tensor) -> Tensor:
         return TWO_PI * _bessel_integers(u, 1 / kernel.lengthscale) / kernel.period_length
@@ -176,12 +173,9 @@ def _periodic_pair(kernel: PeriodicKernel, num_dims: int) -> SpectralPair:
 
 
 def _bessel_integers(u: Tensor, z: Tensor) -> Tensor:
-    """Return integers k (*batch, D, d) with P(k) = e^{−z} I_|k|(z), for u (D, d) and z (*batch, 1, d or 1).
-
-    The distribution has variance z; a table of 10√z + 30 terms holds all of it but 1e-17.
-    """
+    """Return integers k (*batch, D, d) with P(k) = e^{−z} I_|k|(z), for u (D, d) and z (*batch, 1, d or 1)."""
     rates = z.detach().cpu().double().expand(*z.shape[:-1], u.shape[-1]).numpy()
-    orders = np.arange(int(10 * np.sqrt(rates.max())) + 30)
+    orders = np.arange(int(10 * np.sqrt(rates.max())) + 30)  # the variance is z: all but 1e-17 of the mass
     masses = ive(orders, rates[..., None]) * np.where(orders == 0, 1, 2)
     edges = torch.as_tensor(masses.cumsum(-1)).transpose(-3, -2).squeeze(-2)  # (*batch, d, terms)
     folded = (2 * u.detach().cpu().double() - 1).abs().mT.expand(*edges.shape[:-1], -1).contiguous()
@@ -258,13 +252,8 @@ def _mixture_jet(kernel: SpectralMixtureKernel, lag: Tensor) -> Jet:
 
 
 def _mixture_pair(kernel: SpectralMixtureKernel, num_dims: int) -> SpectralSum | SpectralPair:
-    """Return ω = 2π(±μ_q + σ_q z), z normal: one pair of weight w_q per component q in one dimension.
-
-    In d > 1 dimensions GPyTorch's kernel is the *product over coordinates* of one-dimensional mixtures. Its
-    distribution selects a component per coordinate, and the weights are differentiated through the density of the
-    mixture.
-    """
-    if num_dims > 1:
+    """Return ω = 2π(±μ_q + σ_q z), z normal: one pair of weight w_q per component q in one dimension."""
+    if num_dims > 1:  # GPyTorch's kernel is then the product over coordinates of one-dimensional mixtures
         return _mixture_product(kernel)
     return SpectralSum(tuple(_mixture_component(kernel, q) for q in range(kernel.num_mixtures)))
 
@@ -278,6 +267,7 @@ def _mixture_component(kernel: SpectralMixtureKernel, q: int) -> SpectralPair:
 
 
 def _mixture_product(kernel: SpectralMixtureKernel) -> SpectralPair:
+    """Select a component per coordinate; the weights are differentiated through the density of the mixture."""
     dims = kernel.ard_num_dims
 
     def frequencies(u: Tensor) -> Tensor:

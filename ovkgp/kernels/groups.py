@@ -324,10 +324,7 @@ def check_group(group: AdditiveGroup) -> None:
 
 
 def check_domain(inside: Tensor, x: Tensor, rule: str, columns: Columns = None) -> None:
-    """Raise a `DomainError` that names the first column of x (..., n, d) with entries not `inside` (..., n, d).
-
-    `columns` are the indices of the columns of x in a wider table.
-    """
+    """Raise a `DomainError` that names the first column of x (..., n, d), among `columns`, not `inside`."""
     if bool(inside.all()):
         return
     bad = int((~inside).reshape(-1, inside.shape[-1]).any(0).nonzero()[0])

@@ -23,6 +23,7 @@ from torch import Tensor
 from ovkgp.checks import check_nonnegative, check_positive
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.module_cache import ModuleCache
 from ovkgp.kernels.penalties import Penalty
 from ovkgp.kernels.protocol import OperatorValuedKernel, check_kernel, is_operator_valued, num_outputs
@@ -168,7 +169,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
 
     def _latent(self, x1: Tensor, x2: Tensor, diag: bool, params: dict) -> LinearOperator | Tensor:
         """Return K_M(x, z)."""
-        prior = self.base_kernel(x1, x2, diag=diag, **params)
+        prior = evaluate_kernel(self.base_kernel, x1, x2, diag, **params)
         if not self.is_penalized:
             return prior
         left = self._reduction_factor(x1, params)
@@ -178,7 +179,9 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
     def _reduction_factor(self, x: Tensor, params: dict) -> Tensor:
         """Return T = √s K(x, X) P C⁻ᵀ, (..., m·p, r·p), with T(x) T(z)ᵀ = K(x, z) − K_M(x, z)."""
         X = self.X.to(x)
-        cross = to_dense(self.base_kernel(x, X.expand(*x.shape[:-2], *X.shape), **params))  # (..., m·p, n·p)
+        cross = to_dense(
+            evaluate_kernel(self.base_kernel, x, X.expand(*x.shape[:-2], *X.shape), **params)
+        )  # (..., m·p, n·p)
         chol = self._get_system_factor(X, params)
         half = torch.linalg.solve_triangular(chol.to(cross), self.penalty.project(cross.mT), upper=False)
         return half.mT * self.strength.sqrt().to(cross)[..., None, None]
@@ -191,7 +194,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
         return self._cache.get_or_compute([self], (X.dtype, X.device), lambda: self._factorize(X, params))
 
     def _factorize(self, X: Tensor, params: dict) -> Tensor:
-        projected = self.penalty.project(to_dense(self.base_kernel(X, **params)))
+        projected = self.penalty.project(to_dense(evaluate_kernel(self.base_kernel, X, **params)))
         core = self.penalty.project(projected.mT)
         core = self.strength.to(core)[..., None, None] * (core + core.mT) / 2
         try:

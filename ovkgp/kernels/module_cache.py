@@ -11,10 +11,7 @@ from torch import Tensor
 
 
 class ModuleCache:
-    """Cache of one value computed from modules; a `deepcopy` keeps the value, a pickle drops it.
-
-    Complexity: O(number of parameters) time per lookup and memory.
-    """
+    """Cache of one value computed from modules; a `deepcopy` keeps the value, a pickle drops it."""
 
     def __init__(self):
         self._modules: list[torch.nn.Module] = []

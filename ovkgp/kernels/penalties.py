@@ -170,12 +170,7 @@ def _validate_points(X) -> np.ndarray:
 
 
 class Penalty(torch.nn.Module):
-    """Symmetric positive semi-definite matrix M (s, s) in float64, with products by M ⊗ I_q for any q, and a root.
-
-    Complexity: O(nnz) memory, O(nnz q k) for a product with k columns of s·q rows, O(s³) once for the root. The check
-    for negative eigenvalues is O(s²) for a diagonally dominant M, such as a graph Laplacian, else O(s³) or some 100
-    products.
-    """
+    """Symmetric positive semi-definite matrix M (s, s) in float64, with products by M ⊗ I_q for any q, and a root."""
 
     values: Tensor
     """Stored entries, (s, s) or (nnz,)."""

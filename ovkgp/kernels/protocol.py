@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 Component = tuple[Kernel, Tensor]
 
@@ -102,8 +103,7 @@ class BlockwiseProductKernel(OperatorValuedKernel):
 
     def __init__(self, base_kernel: Kernel, scalar_kernel: Kernel):
         super().__init__()
-        if not isinstance(base_kernel, Kernel):
-            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
+        check_kernel(base_kernel, "base_kernel")
         check_scalar_kernel(scalar_kernel, "scalar_kernel")
         self.base_kernel = base_kernel
         self.scalar_kernel = scalar_kernel
@@ -128,12 +128,14 @@ class BlockwiseProductKernel(OperatorValuedKernel):
         pairs = components(self.base_kernel)
         if diag or pairs is None:
             p = self.num_outputs_per_input(x1, x2)
-            scalar = to_dense(self.scalar_kernel(x1, x2, diag=diag, **params))
+            scalar = to_dense(evaluate_kernel(self.scalar_kernel, x1, x2, diag, **params))
             for dim in (-1,) if diag else (-1, -2):
                 scalar = scalar.repeat_interleave(p, dim)
-            return scalar * to_dense(self.base_kernel(x1, x2, diag=diag, **params))
-        scalar = to_dense(self.scalar_kernel(x1, x2, **params))
-        first, *rest = (kronecker(scalar * to_dense(k(x1, x2, **params)), matrix) for k, matrix in pairs)
+            return scalar * to_dense(evaluate_kernel(self.base_kernel, x1, x2, diag, **params))
+        scalar = to_dense(evaluate_kernel(self.scalar_kernel, x1, x2, **params))
+        first, *rest = (
+            kronecker(scalar * to_dense(evaluate_kernel(k, x1, x2, **params)), matrix) for k, matrix in pairs
+        )
         return sum(rest, first)
 
 
@@ -202,16 +204,12 @@ def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
     check_kernel(kernel)
     if isinstance(kernel, ProductKernel):
         num_outputs(kernel)  # raises if the factors are incompatible
-    x, z = torch.atleast_1d(x), torch.atleast_1d(z)
-    if x.dim() == 1:
-        x = x.unsqueeze(0)
-    if z.dim() == 1:
-        z = z.unsqueeze(0)
+    x, z = torch.atleast_2d(x, z)
     if x.shape[-2] != 1 or z.shape[-2] != 1:
         raise InputError(
             f"x and z must be single points of shape (d,) or (1, d), got {tuple(x.shape)} and {tuple(z.shape)}. For many points call kernel(x, z)."
         )
-    return to_dense(kernel(x, z))
+    return to_dense(evaluate_kernel(kernel, x, z))
 
 
 @singledispatch
@@ -397,7 +395,6 @@ def kronecker_diagonal(scalar: Tensor, matrix: Tensor) -> Tensor:
 
 def check_scalar_kernel(kernel: Kernel, name: str) -> None:
     """Raise KernelTypeError unless `kernel` is a GPyTorch kernel with one output."""
-    if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"{name} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+    check_kernel(kernel, name)
     if is_operator_valued(kernel):
         raise KernelTypeError(f"{name} must be a scalar kernel, got {type(kernel).__name__} with several outputs.")

@@ -106,9 +106,7 @@ class JetDispatcher(KernelDispatcher):
 
     def from_record(self, record: KernelRecord) -> Callable | None:
         """Return the rule for the jet, or for the profile, of a scalar kernel."""
-        if record.jet is not None:
-            return _recorded_jet
-        return None if record.profile is None else _jet_from_profile
+        return record.jet or (None if record.profile is None else _jet_from_profile)
 
     def __call__(self, kernel: Kernel, lag: Tensor) -> Jet:
         rule, record, name = self.find(kernel), find_record(kernel), type(kernel).__name__
@@ -159,9 +157,13 @@ def radial_jet(lag: Tensor, lengthscale: Tensor, profile: Callable) -> Jet:
     tensor([[-2.,  0.],
             [ 0., -2.]])
     """
-    precision = per_pair(lengthscale).pow(-2)
-    direction = lag * precision
-    value, first, second = profile((lag * direction).sum(-1))
+    lengthscale = per_pair(lengthscale)
+    limit = (
+        torch.finfo(lag.dtype).max ** 0.25
+    )  # beyond it profiles and their derivatives are zero, and squares overflow
+    scaled = (lag / lengthscale).clamp(-limit, limit)
+    precision, direction = lengthscale.pow(-2), scaled / lengthscale
+    value, first, second = profile(scaled.square().sum(-1))
     outer = direction.unsqueeze(-1) * direction.unsqueeze(-2)
     diagonal = (2 * first.unsqueeze(-1) * precision).expand_as(direction)
     hessian = 4 * second[..., None, None] * outer + torch.diag_embed(diagonal)
@@ -210,10 +212,6 @@ def _jet_from_profile(kernel: Kernel, lag: Tensor) -> Jet:
     return radial_jet(lag, kernel.lengthscale, profile)
 
 
-def _recorded_jet(kernel: Kernel, lag: Tensor) -> Jet:
-    return find_record(kernel).jet(kernel, lag)
-
-
 @lag_jet.register(ScaleKernel)
 def _(kernel: ScaleKernel, lag: Tensor) -> Jet:
     return lag_jet(kernel.base_kernel, lag).scaled(kernel.outputscale[..., None, None])
@@ -236,3 +234,31 @@ def _child_jet(kernel: Kernel, lag: Tensor) -> Jet:
     jet = lag_jet(kernel, lag.index_select(-1, kernel.active_dims))
     selection = torch.eye(lag.shape[-1], dtype=jet.value.dtype, device=lag.device)[kernel.active_dims]
     return Jet(jet.value, jet.gradient @ selection, selection.mT @ jet.hessian @ selection)
+
+
+def laplacian_gradient(kernel: Kernel, lag: Tensor) -> Tensor:
+    """Compute ∇Δk (*batch, n, m, d) at the lags (*batch, n, m, d), by automatic differentiation of the Hessian."""
+    with torch.enable_grad():
+        lag = lag.detach().requires_grad_()
+        laplacian = lag_jet(kernel, lag).hessian.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return torch.autograd.grad(laplacian.sum(), lag)[0]
+
+
+def bilaplacian_at_zero(kernel: Kernel, num_dims: int) -> Tensor:
+    """Compute Δ²k(0), the variance of the Laplacian of a function with covariance k.
+
+    For a radial kernel κ(s) it is 4 κ''(0) ((tr Λ)² + 2 tr Λ²).
+    """
+    if isinstance(kernel, ScaleKernel):
+        return kernel.outputscale * bilaplacian_at_zero(kernel.base_kernel, num_dims)
+    if isinstance(kernel, AdditiveKernel) and all(part.active_dims is None for part in kernel.kernels):
+        return sum(bilaplacian_at_zero(part, num_dims) for part in kernel.kernels)
+    record = find_record(kernel)
+    if record is None or record.profile is None or record.moment_order(kernel) <= 4:
+        raise SmoothnessError(
+            f"Curl and divergence need a base kernel with four derivatives, got {type(kernel).__name__}. {SMOOTH_ADVICE}."
+        )
+    others = {name: getattr(kernel, name) for name in record.roles if name != "lengthscale"}
+    precision = kernel.lengthscale.pow(-2).expand(1, num_dims)
+    second = record.profile(torch, precision.new_zeros(()), kernel, **others).second()
+    return 4 * second * (precision.sum() ** 2 + 2 * precision.square().sum())

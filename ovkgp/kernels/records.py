@@ -43,7 +43,7 @@ class Profile(NamedTuple):
 
 def safe_root(xp: ModuleType, s):
     """Return √s, for torch with the gradient 0 instead of infinity at s = 0."""
-    if xp is not torch:
+    if xp is not torch or not (torch.is_grad_enabled() and s.requires_grad):
         return xp.sqrt(s)
     is_zero = s == 0
     return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, s).sqrt())

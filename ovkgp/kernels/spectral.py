@@ -190,10 +190,7 @@ class GammaQuantile(torch.autograd.Function):
 
 
 class GammaShapeDerivative(torch.autograd.Function):
-    """∂F/∂a (x; a) of the distribution function of Gamma(a, 1), by central differences.
-
-    Accurate to about 1e-10, and its derivative in a to about 1e-7. Differentiable once, so that quantiles are twice.
-    """
+    """∂F/∂a (x; a) of Gamma(a, 1) by central differences, to about 1e-10; differentiable once, in a to about 1e-7."""
 
     @staticmethod
     def forward(ctx, shape: Tensor, value: Tensor) -> Tensor:

@@ -80,10 +80,8 @@ class CauchyKernel(BatchIndexMixin, Kernel):
 
     Parameters
     ----------
-    ard_num_dims : int or None, default=None
-        Number d of lengthscales, one per column. If None, all columns share one lengthscale.
-    **kwargs
-        Arguments of `gpytorch.kernels.Kernel`, such as `batch_shape`, `active_dims` and `lengthscale_prior`.
+    ard_num_dims, **kwargs
+        As for `LaplaceKernel`.
 
     Notes
     -----
@@ -240,10 +238,7 @@ def _periodic_sobolev(lag: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _sobolev_pair(kernel: SobolevKernel, num_dims: int) -> SpectralPair:
-    """Return the pair of a Sobolev kernel on R or on the circle.
-
-    On R, ℓω has density ∝ 1/(1 + ξ²) or 1/(1 + ξ² + ξ⁴); on the circle ω = 2πk with P(k) ∝ (2πk)^{−2s}, k ≠ 0.
-    """
+    """Return ω with ℓω of density ∝ 1/(1 + ξ²) or 1/(1 + ξ² + ξ⁴); on the circle 2πk with P(k) ∝ (2πk)^{−2s}, k ≠ 0."""
     scale = math.sqrt(kernel.value_at_zero**num_dims)
 
     def frequencies(u: Tensor) -> Tensor:
@@ -287,12 +282,9 @@ def _laplace_quantile(u: Tensor) -> Tensor:
 
 
 def _sobolev2_quantile(u: Tensor) -> Tensor:
-    """Return quantiles of the density (√3/π) / (1 + ξ² + ξ⁴), by Newton steps on P(|ξ| > x) = 2·min(u, 1 − u).
-
-    This tail is convex in x, and 1 + ξ² + ξ⁴ ≤ (1 + ξ)⁴ gives an initial value left of the root: the steps increase to
-    it.
-    """
+    """Return quantiles of the density (√3/π) / (1 + ξ² + ξ⁴), by Newton steps on P(|ξ| > x) = 2·min(u, 1 − u)."""
     tail = 2 * torch.minimum(u, 1 - u)
+    # left of the root, as 1 + ξ² + ξ⁴ ≤ (1 + ξ)⁴; the tail is convex, so that the steps increase to the root
     x = ((2 / (math.sqrt(3) * math.pi) / tail) ** (1 / 3) - 1).clamp_min(0)
     for _ in range(12):
         density = (2 * math.sqrt(3) / math.pi) / (1 + x**2 + x**4)
@@ -312,14 +304,11 @@ def _sobolev2_tail(x: Tensor) -> Tensor:
 
 
 def _zeta_integers(u: Tensor, order: int, mass_at_zero: float) -> Tensor:
-    """Return integers k with P(0) = `mass_at_zero` and P(k) ∝ |k|^{−2·order} otherwise, of the shape and dtype of u.
-
-    The tail Σ_{j>k} j^{−a} = ζ(a, k+1) lies between the integrals of t^{−a} from k + 1 and from k, which leaves two
-    candidates for k: one evaluation of Hurwitz' ζ decides. O(1) per entry, however heavy the tail.
-    """
+    """Return integers k with P(0) = `mass_at_zero` and P(k) ∝ |k|^{−2·order} otherwise, of the shape and dtype of u."""
     a = 2 * order
     folded = np.abs(2 * u.detach().cpu().double().numpy() - 1)
     tail = np.clip((1 - folded) / (1 - mass_at_zero), np.finfo(float).tiny, 1) * zeta(a)
+    # Σ_{j>k} j^{−a} = ζ(a, k+1) lies between the integrals of t^{−a} from k + 1 and from k: two candidates for k
     k = np.maximum(np.ceil(((a - 1) * tail) ** (-1 / (a - 1))) - 1, 1)
     k = np.where(zeta(a, k + 1) > tail, k + 1, k)
     return torch.as_tensor(np.where(folded < mass_at_zero, 0, k)).to(u) * draw_sign(u)

@@ -10,6 +10,7 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.protocol import OperatorValuedKernel, check_scalar_kernel
 
 
@@ -98,4 +99,4 @@ class TransformableKernel(OperatorValuedKernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
         points = (self.points(x).flatten(-3, -2) for x in (x1, x2))
-        return self.base_kernel(*points, diag=diag, **params)
+        return evaluate_kernel(self.base_kernel, *points, diag, **params)

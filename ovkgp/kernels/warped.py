@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.groups import AdditiveGroup, check_group, list_columns
 from ovkgp.kernels.protocol import (
     BatchIndexMixin,
@@ -83,7 +84,7 @@ class WarpedKernel(BatchIndexMixin, Kernel):
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params):
         z1 = self.group(x1, self.columns)
         z2 = z1 if x2 is x1 else self.group(x2, self.columns)
-        return self.base_kernel(z1, z2, diag=diag, **params)
+        return evaluate_kernel(self.base_kernel, z1, z2, diag, **params)
 
 
 class OperatorValuedWarpedKernel(WarpedKernel, OperatorValuedKernel):

@@ -6,8 +6,8 @@ Names are imported on first use, so importing this package loads neither matplot
 Examples
 --------
 >>> from ovkgp import plotting
->>> plotting.plot_field.__name__
-'plot_field'
+>>> "plot_field" in plotting.__all__
+True
 """
 
 from ovkgp.lazy import lazy_names

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
+from ovkgp.checks import wrong_type
 from ovkgp.exceptions import InputError, OptionError
 
 PANEL_INCHES = (4.4, 3.0)  # size of each panel of a figure with several
@@ -48,10 +52,10 @@ class Panels:
         """Check that `ax` has `count` Axes, or make a figure with panels of `size` inches if it is None."""
         if ax is None:
             size = size or (SINGLE_PANEL_INCHES if count == 1 else PANEL_INCHES)
-            return cls(_make_axes(count, columns or _count_columns(count), size), True)
+            return cls(_make_axes(count, columns, size), True)
         given = list(np.array(ax, dtype=object).ravel())
         if not all(isinstance(one, Axes) for one in given):
-            raise InputError(f"ax must be matplotlib Axes or an array of Axes, got {type(ax).__name__}.")
+            raise wrong_type("ax", "matplotlib Axes or an array of Axes", ax)
         if len(given) != count:
             raise InputError(
                 f"ax has {len(given)} Axes, expected {count} ({purpose}). Create them with plt.subplots or omit ax."
@@ -84,14 +88,21 @@ class Panels:
             self.axes[0].legend([*handles.values()], [*handles], fontsize="small", framealpha=0.8)
 
 
-def _count_columns(count: int) -> int:
-    """Choose the columns of a grid that is wider than high; four panels are two by two."""
-    return min(count, 3) if count != 4 else 2
+def plot_outputs(estimator, output, ax, draw: Callable[[Axes, int, str], object], size=None) -> Axes | np.ndarray:
+    """Draw one panel per selected output by `draw(axes, index, name)`, with one legend, and return the Axes."""
+    outputs, names = select_outputs(estimator, output), estimator.output_labels()
+    panels = Panels.create(ax, len(outputs), size=size)
+    for axes, a in zip(panels.axes, outputs, strict=True):
+        draw(axes, a, names[a])
+    panels.legend()
+    return panels.result
 
 
-def _make_axes(count: int, columns: int, size: tuple[float, float]) -> list[Axes]:
+def _make_axes(count: int, columns: int | None, size: tuple[float, float]) -> list[Axes]:
+    """Make a grid that is wider than high unless its columns are given; four panels are two by two."""
     import matplotlib.pyplot as plt  # here: given axes need neither a window nor pyplot
 
+    columns = columns or (2 if count == 4 else min(count, 3))
     rows = -(-count // columns)
     figure, axes = plt.subplots(
         rows, columns, figsize=(columns * size[0], rows * size[1]), layout="constrained", squeeze=False
@@ -110,9 +121,9 @@ def add_colorbar(axes: Axes, mappable, text: str) -> None:
     axes.figure.colorbar(mappable, cax=inset, label=text)
 
 
-def get_line_style(index: int) -> dict:
-    """Return color, dash and marker of curve number `index` as keywords of `Axes.plot`, with period six."""
-    color, dash, marker = LINE_STYLES[index % len(LINE_STYLES)]
+def get_line_style(number: int) -> dict:
+    """Return color, dash and marker of curve `number` as keywords of `Axes.plot`, with period six."""
+    color, dash, marker = LINE_STYLES[number % len(LINE_STYLES)]
     return {"color": color, "linestyle": dash, "marker": marker}
 
 
@@ -121,9 +132,8 @@ def select_outputs(estimator, output) -> list[int]:
     names = estimator.output_labels()
     if output is None:
         return list(range(len(names)))
-    is_list = isinstance(output, list | tuple | range) and len(output) > 0
-    wanted = output if is_list else [output]
-    return [find_column(one, names, "output") for one in wanted]
+    is_list = np.ndim(output) == 1 and len(output) > 0
+    return [find_column(one, names, "output") for one in (output if is_list else [output])]
 
 
 def select_input(estimator, along) -> int:
@@ -133,11 +143,11 @@ def select_input(estimator, along) -> int:
 
 def find_column(wanted, names: list[str], option: str) -> int:
     """Return the index of a column given by name, or by a number that may count from the end."""
-    if isinstance(wanted, str):
-        if wanted in names:
-            return names.index(wanted)
-    elif hasattr(wanted, "__index__") and not isinstance(wanted, bool) and -len(names) <= wanted < len(names):
-        return int(wanted) % len(names)
+    if wanted in names:
+        return names.index(wanted)
+    if not isinstance(wanted, bool):
+        with suppress(TypeError, IndexError):
+            return range(len(names))[index(wanted)]
     raise OptionError(
         f"{option} must be one of {', '.join(map(repr, names))} or a number from 0 to {len(names) - 1}, got {wanted!r}."
     )

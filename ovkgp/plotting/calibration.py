@@ -10,6 +10,7 @@ from scipy.stats import binom
 from ovkgp.checks import check_integer
 from ovkgp.criticism import Coverage, pit_values
 from ovkgp.criticism.predictive_distributions import predictive
+from ovkgp.estimators.common.summary import pluralize
 from ovkgp.plotting.axes import (
     ACCENT_COLOR,
     BAND_COLOR,
@@ -17,9 +18,8 @@ from ovkgp.plotting.axes import (
     INK_COLOR,
     LINE_COLOR,
     MIDTONE_COLOR,
-    Panels,
     format_label,
-    select_outputs,
+    plot_outputs,
 )
 
 CONSISTENCY_LEVEL = 0.9  # probability that a calibrated model stays within the band, for each bin or level
@@ -30,7 +30,7 @@ INTERVAL_LEVEL = 0.9  # level of the intervals of `plot_leave_one_out`
 SQUARE_PANEL_INCHES = (4.2, 4.2)
 
 
-def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None) -> Axes | np.ndarray:
+def plot_pit(estimator, X=None, Y=None, *, groups="rows", output=None, bins: int = 10, ax=None) -> Axes | np.ndarray:
     """Plot histograms of the probability integral transform P(y′ ≤ y).
 
     The histogram of a calibrated model is flat. Overconfident models have high bins at both ends, underconfident
@@ -41,7 +41,10 @@ def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None)
     estimator : GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor
         Fitted estimator.
     X, Y : array-like of shape (n, d) and (n, p), default=None
-        Held-out data, NaN in Y where missing. If None, leave-one-out predictions of the stored training data are used.
+        Held-out data, NaN in Y where missing. If None, each row of the stored training data is predicted from all others.
+    groups : {"rows", "entries"} or array-like of shape (n,), default="rows"
+        Labels of the training rows X and Y: all rows of a label (a track, a station) are predicted from the others. Without X
+        and Y, "entries" holds out single entries instead of rows.
     output : str, int or list, default=None
         Name or index of one output, or a list of them. If None, every output gets a panel.
     bins : int, default=10
@@ -56,54 +59,46 @@ def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None)
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_pit(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_pit(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
     >>> ax.get_title()
     'output 0 (60 entries)'
     """
     bins = check_integer("bins", bins, minimum=2)
-    values = pit_values(estimator, X, Y)
-    outputs, names = select_outputs(estimator, output), estimator.output_labels()
-    panels = Panels.create(ax, len(outputs))
-    for axes, a in zip(panels.axes, outputs, strict=True):
+    values = pit_values(estimator, X, Y, groups=groups)
+
+    def draw(axes: Axes, a: int, name: str) -> None:
         observed = values[np.isfinite(values[:, a]), a]
-        _draw_histogram(axes, observed, bins)
+        counts, edges = np.histogram(observed, bins, range=(0, 1))
+        axes.stairs(counts, edges, fill=True, color=MIDTONE_COLOR, label="model")
+        axes.stairs(counts, edges, color=LINE_COLOR, linewidth=1)
+        axes.axhline(len(observed) / bins, color=INK_COLOR, linewidth=1, label="uniform")
+        limits = binom.interval(CONSISTENCY_LEVEL, len(observed), 1 / bins) if len(observed) else (0, 0)
+        for limit, label in zip(limits, (CONSISTENCY_LABEL, None), strict=True):
+            axes.axhline(limit, color=INK_COLOR, linestyle="--", linewidth=0.8, label=label)
         axes.set(xlabel="probability integral transform (PIT)", ylabel="number of entries", xlim=(0, 1))
-        axes.set_title(_format_title(names[a], len(observed)), fontsize="medium")
-    panels.legend()
-    return panels.result
+        axes.set_ylim(bottom=0)
+        _set_title(axes, name, pluralize(len(observed), "entry", "entries"))
+
+    return plot_outputs(estimator, output, ax, draw)
 
 
-def _draw_histogram(axes: Axes, values: np.ndarray, bins: int) -> None:
-    counts, edges = np.histogram(values, bins, range=(0, 1))
-    axes.stairs(counts, edges, fill=True, color=MIDTONE_COLOR, label="model")
-    axes.stairs(counts, edges, color=LINE_COLOR, linewidth=1)
-    axes.axhline(len(values) / bins, color=INK_COLOR, linewidth=1, label="uniform")
-    for i, q in enumerate(((1 - CONSISTENCY_LEVEL) / 2, (1 + CONSISTENCY_LEVEL) / 2)):
-        limit = binom.ppf(q, len(values), 1 / bins) if len(values) else 0
-        label = None if i else CONSISTENCY_LABEL
-        axes.axhline(limit, color=INK_COLOR, linestyle="--", linewidth=0.8, label=label)
-    axes.set_ylim(bottom=0)
+def _set_title(axes: Axes, name: str, numbers: str) -> None:
+    """Set the title to the name of an output with the numbers of entries shown."""
+    axes.set_title(format_label(f"{name} ({numbers})", 36), fontsize="medium")
 
 
-def _format_title(name: str, count: int) -> str:
-    """Format the name of an output with the number of entries shown."""
-    return format_label(f"{name} ({count} {'entry' if count == 1 else 'entries'})", 36)
-
-
-def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+def plot_coverage(estimator, X=None, Y=None, *, groups="rows", output=None, ax=None) -> Axes | np.ndarray:
     """Plot the coverage of central intervals against their nominal level.
 
     The curve of a calibrated model lies on the diagonal; the curve of an overconfident model lies below it. The band
-    contains the coverage of a calibrated model with probability 90 % at each level.
+    contains the whole curve of a calibrated model, at all levels, with probability 90 %.
 
     Parameters
     ----------
-    estimator, X, Y, output, ax
+    estimator, X, Y, groups, output, ax
         As in `plot_pit`.
 
     Returns
@@ -113,32 +108,29 @@ def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | 
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_coverage(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_coverage(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
     >>> ax.get_ylabel()
     'fraction of observations inside'
     """
-    coverage = Coverage.of(pit_values(estimator, X, Y))
-    outputs, names = select_outputs(estimator, output), estimator.output_labels()
-    panels = Panels.create(ax, len(outputs), size=SQUARE_PANEL_INCHES)
-    lower, upper = coverage.band(CONSISTENCY_LEVEL)
-    for axes, a in zip(panels.axes, outputs, strict=True):
+    coverage = Coverage.of(pit_values(estimator, X, Y, groups=groups), groups=groups)
+    lower, upper = coverage.band(CONSISTENCY_LEVEL, simultaneous=True)
+
+    def draw(axes: Axes, a: int, name: str) -> None:
         band = {"color": BAND_COLOR, "linewidth": 0, "label": CONSISTENCY_LABEL}
         axes.fill_between(coverage.levels, lower[:, a], upper[:, a], **band)
         axes.plot([0, 1], [0, 1], color=GUIDE_COLOR, linestyle="--", linewidth=1, label="nominal")
         axes.plot(coverage.levels, coverage.observed[:, a], color=LINE_COLOR, marker="o", markersize=3.5, label="model")
         labels = {"xlabel": "nominal level of the interval", "ylabel": "fraction of observations inside"}
         axes.set(**labels, xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axes.set_title(_format_title(names[a], int(coverage.counts[a])), fontsize="medium")
-    panels.legend()
-    return panels.result
+        _set_title(axes, name, pluralize(int(coverage.counts[a]), "entry", "entries"))
+
+    return plot_outputs(estimator, output, ax, draw, SQUARE_PANEL_INCHES)
 
 
-def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+def plot_residuals(estimator, X=None, Y=None, *, groups="rows", output=None, ax=None) -> Axes | np.ndarray:
     """Plot standardized residuals (y − E y)/std(y) against the predicted mean E y.
 
     The standard deviation includes the noise. The residuals of a calibrated model scatter around zero without a
@@ -146,7 +138,7 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
 
     Parameters
     ----------
-    estimator, X, Y, output, ax
+    estimator, X, Y, groups, output, ax
         As in `plot_pit`.
 
     Returns
@@ -162,26 +154,23 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_residuals(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
-    >>> ax.get_ylabel(), len(ax.get_lines()[-1].get_xdata())
-    ('standardized residual', 60)
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_residuals(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('predicted mean', 'standardized residual')
     """
-    distribution = predictive(estimator, X, Y)
+    distribution = predictive(estimator, X, Y, groups)
     scores, kind = distribution.scores(), "standardized" if distribution.is_gaussian else "quantile"
-    outputs, names = select_outputs(estimator, output), estimator.output_labels()
-    panels = Panels.create(ax, len(outputs))
-    for axes, a in zip(panels.axes, outputs, strict=True):
+
+    def draw(axes: Axes, a: int, name: str) -> None:
         observed = np.isfinite(scores[:, a])
         _draw_residuals(axes, distribution.mean[observed, a], scores[observed, a])
         axes.set(xlabel="predicted mean", ylabel=f"{kind} residual")
-        axes.set_title(_format_title(names[a], int(observed.sum())), fontsize="medium")
-    panels.legend()
-    return panels.result
+        _set_title(axes, name, pluralize(int(observed.sum()), "entry", "entries"))
+
+    return plot_outputs(estimator, output, ax, draw)
 
 
 def _draw_residuals(axes: Axes, mean: np.ndarray, scores: np.ndarray) -> None:
@@ -199,7 +188,7 @@ def _draw_residuals(axes: Axes, mean: np.ndarray, scores: np.ndarray) -> None:
     axes.set_ylim(-limit, limit)
 
 
-def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+def plot_leave_one_out(estimator, X=None, Y=None, *, groups="rows", output=None, ax=None) -> Axes | np.ndarray:
     """Plot observations against their leave-one-out predictions with 90 % intervals.
 
     Squares mark observations outside of their interval.
@@ -209,7 +198,10 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
     estimator : GPRegressor, OVKRidge or ORFFRidge
         Fitted estimator with Gaussian noise.
     X, Y : array-like of shape (n, d) and (n, p), default=None
-        Training data, NaN in Y where missing. Required only if the model does not store them (random features).
+        Training data, NaN in Y where missing. Required only if the model does not store them (random features), or for
+        labels `groups`.
+    groups : {"rows", "entries"} or array-like of shape (n,), default="rows"
+        What is held out together: all outputs of a row, single entries, or all rows with the same label.
     output, ax
         As in `plot_pit`.
 
@@ -220,32 +212,28 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
 
     Notes
     -----
-    Each entry is held out separately: the other outputs of its row are kept. If predictions average over sampled
-    hyperparameters, intervals are those of the Gaussian with the mean and variance of the average.
+    If predictions average over sampled hyperparameters, intervals are those of the Gaussian with the mean and variance of the average.
 
     Complexity: one factorization, or one per draw that predictions average over.
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_leave_one_out(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_leave_one_out(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('leave-one-out prediction', 'observed')
     """
-    entries = estimator.leave_one_out_entries(X, Y)
-    outputs, names = select_outputs(estimator, output), estimator.output_labels()
-    panels = Panels.create(ax, len(outputs), size=SQUARE_PANEL_INCHES)
-    for axes, a in zip(panels.axes, outputs, strict=True):
+    entries = estimator.leave_one_out_entries(X, Y, groups)
+
+    def draw(axes: Axes, a: int, name: str) -> None:
         observed = np.isfinite(entries.Y[:, a])
         num_outside = _draw_entries(axes, *(part[observed, a] for part in (entries.mean, entries.std, entries.Y)))
         axes.set(xlabel="leave-one-out prediction", ylabel="observed")
-        axes.set_title(format_label(f"{names[a]} ({num_outside} of {observed.sum()} outside)", 36), fontsize="medium")
-    panels.legend()
-    return panels.result
+        _set_title(axes, name, f"{num_outside} of {observed.sum()} outside")
+
+    return plot_outputs(estimator, output, ax, draw, SQUARE_PANEL_INCHES)
 
 
 def _draw_entries(axes: Axes, mean: np.ndarray, std: np.ndarray, observed: np.ndarray) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgba
@@ -14,14 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.inference.posteriors.fields import field_terms
-from ovkgp.inference.posteriors.mixture import MixturePosterior
-from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR, Panels, add_colorbar, format_label
 from ovkgp.plotting.slices import PlotData, check_posterior_regressor, get_input_range
 
@@ -117,7 +112,10 @@ def plot_field(
     """
     check_is_fitted(estimator)
     check_posterior_regressor(estimator, "plot_field")
-    _check_planar(estimator)
+    if (estimator.n_features_in_, estimator.n_outputs_) != (2, 2):
+        raise OptionError(
+            f"estimator must have two inputs and two outputs for plot_field, got {estimator.n_features_in_} and {estimator.n_outputs_}. Use plot_prediction."
+        )
     if background is not None and background not in BACKGROUND_LABELS:
         known = ", ".join(map(repr, BACKGROUND_LABELS))
         raise OptionError(f"background must be one of {known} or None, got {background!r}.")
@@ -140,13 +138,6 @@ def plot_field(
     axes.set(xlabel=xlabel, ylabel=ylabel, xlim=extent[:2], ylim=extent[2:], aspect="equal")
     _add_legend(panels, handles)
     return axes
-
-
-def _check_planar(estimator) -> None:
-    if (estimator.n_features_in_, estimator.n_outputs_) != (2, 2):
-        raise OptionError(
-            f"estimator must have two inputs and two outputs for plot_field, got {estimator.n_features_in_} and {estimator.n_outputs_}. Use plot_prediction."
-        )
 
 
 def _resolve_extent(estimator, data: PlotData, extent) -> Extent:
@@ -213,32 +204,12 @@ def predict_field(estimator, points: np.ndarray) -> FieldValues:
 
 
 def predict_scalar(estimator, points: np.ndarray, kind: str, reference: np.ndarray) -> np.ndarray:
-    """Predict the mean (m,) of the "potential" or "stream_function" at points (m, 2), zero at `reference` (2,).
-
-    The gradient of the potential of a curl-free model is its predicted mean; that of a Helmholtz model is the mean of
-    its curl-free part, without the constant that both parts could have. A stream function ψ has the field (∂₂ψ,
-    −∂₁ψ).
-    """
-    scaling, posterior = estimator.scaling_, estimator.posterior_
+    """Predict the mean (m,) of the "potential" or "stream_function" at points (m, 2), zero at `reference` (2,)."""
     try:
-        scalar = getattr(posterior, kind)(scaling.inputs(reference[None])[0])
-    except (KernelTypeError, AttributeError) as error:  # posteriors of independent outputs are not fields
+        return getattr(estimator, kind)(as_inputs(estimator, points), reference)
+    except KernelTypeError as error:
         kernels = " or ".join(f'kernel="{name}"' for name, scalars in FIELD_SCALARS.items() if kind in scalars)
         raise OptionError(f"background={kind!r} requires {kernels}: {error}") from error
-    values = scalar.predict(scaling.inputs(points), "none").mean[:, 0].numpy()
-    values = values * scaling.input_scale[0] * scaling.output_scale[0]
-    if len(field_terms(estimator.gp_.kernel)) > 1:
-        return values
-    constant = scaling.mean(_prior_mean(posterior, scaling.inputs(reference[None])))[0]
-    direction = constant if kind == "potential" else np.array([-constant[1], constant[0]])
-    return values + (points - reference) @ direction
-
-
-def _prior_mean(posterior: Posterior, X: Tensor) -> Tensor:
-    """Return the prior mean m(X) (m, p) in standardized units, averaged over draws if there are any."""
-    if isinstance(posterior, MixturePosterior):
-        return torch.stack([part.prior_mean(X) for part in posterior.parts]).mean(0)
-    return posterior.prior_mean(X)
 
 
 def evaluate_truth(points: np.ndarray, truth: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.estimators.common.estimator import check_estimator
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import block
 from ovkgp.plotting.axes import Panels, add_colorbar, format_label
@@ -55,7 +54,7 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
     >>> [text.get_text() for text in ax.texts]
     ['1', '0.50', '0.50', '1']
     """
-    is_model = isinstance(estimator, BaseEstimator)
+    is_model = np.ndim(estimator) == 0
     if is_model and names is not None:
         raise OptionError("names is only supported with a matrix; an estimator has its own column names. Remove names.")
     matrix = compute_output_correlations(estimator) if is_model else _to_correlations(_check_covariance(estimator))
@@ -72,20 +71,16 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
 
 def compute_output_correlations(estimator) -> np.ndarray:
     """Compute the prior correlations (p, p) of the latent outputs at a point, averaged over draws if there are any."""
-    check_is_fitted(estimator)
-    blocks = [_compute_block(kernel, estimator.n_features_in_) for kernel in estimator.output_kernels()]
+    check_estimator(estimator)
+    point = torch.full((estimator.n_features_in_,), 0.5, dtype=torch.float64)  # a point of every domain
+    with torch.no_grad():
+        blocks = [block(kernel, point, point).numpy() for kernel in estimator.output_kernels()]
     if not blocks:
         name = type(estimator).__name__
         raise OptionError(
             f"estimator must be a GPRegressor or a ridge regressor with a kernel between outputs, got {name}."
         )
     return np.mean([_to_correlations(covariance) for covariance in blocks], axis=0)
-
-
-def _compute_block(kernel, num_inputs: int) -> np.ndarray:
-    point = torch.full((num_inputs,), 0.5, dtype=torch.float64)  # a point of every domain
-    with torch.no_grad():
-        return block(kernel, point, point).numpy()
 
 
 def _to_correlations(covariance: np.ndarray) -> np.ndarray:
@@ -98,7 +93,7 @@ def _check_covariance(matrix) -> np.ndarray:
     try:
         matrix = np.asarray(matrix, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{expected} of numbers, got {type(matrix).__name__}.") from error
+        raise InputError(f"{expected} of numbers: {error}.") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
         raise InputError(f"{expected} of shape (p, p), got shape {matrix.shape}.")
     if not np.isfinite(matrix).all() or not (np.diag(matrix) > 0).all():

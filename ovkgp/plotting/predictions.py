@@ -16,9 +16,8 @@ from ovkgp.plotting.axes import (
     INK_COLOR,
     LINE_COLOR,
     MIDTONE_COLOR,
-    Panels,
     format_label,
-    select_outputs,
+    plot_outputs,
 )
 from ovkgp.plotting.slices import PROBABILITY_KINDS, Bands, InputSlice, PlotData, check_posterior_regressor
 
@@ -88,27 +87,22 @@ def plot_prediction(
     check_is_fitted(estimator)
     check_posterior_regressor(estimator, "plot_prediction")
     level = check_probability("level", level)
-    outputs, data = select_outputs(estimator, output), PlotData.resolve(estimator, X, Y)
+    data = PlotData.resolve(estimator, X, Y)
     input_slice = InputSlice.create(estimator, data, along, num_points)
     bands = Bands.predict(estimator, input_slice.points, level, bool(noise), num_draws)
-    panels = Panels.create(ax, len(outputs))  # last: errors leave no empty figure
-    band_label = f"{100 * level:g} % interval" + ("" if noise else " of the function")
-    names = estimator.output_labels()
-    for axes, a in zip(panels.axes, outputs, strict=True):
-        _draw_band(axes, input_slice.axis, bands, a, band_label)
+    x, band_label = input_slice.axis, f"{100 * level:g} % interval" + ("" if noise else " of the function")
+
+    def draw(axes: Axes, a: int, name: str) -> None:
+        axes.fill_between(x, bands.lower[:, a], bands.upper[:, a], color=BAND_COLOR, linewidth=0, label=band_label)
+        for i, values in enumerate(bands.draws):
+            axes.plot(x, values[:, a], color=MIDTONE_COLOR, linewidth=0.8, label=None if i else "function draws")
+        axes.plot(x, bands.mean[:, a], color=LINE_COLOR, linewidth=1.8, label="mean")
         if data.Y is not None and (noise or bands.kinds[a] == "real"):
             _draw_data(axes, data, input_slice.along, a)
-        axes.set(xlabel=input_slice.name, ylabel=_format_output(names[a], bands.kinds[a], bool(noise)))
+        axes.set(xlabel=input_slice.name, ylabel=_format_output(name, bands.kinds[a], bool(noise)))
         axes.margins(x=0.01)
-    panels.legend()
-    return panels.result
 
-
-def _draw_band(axes: Axes, x: np.ndarray, bands: Bands, a: int, name: str) -> None:
-    axes.fill_between(x, bands.lower[:, a], bands.upper[:, a], color=BAND_COLOR, linewidth=0, label=name)
-    for i, draw in enumerate(bands.draws):
-        axes.plot(x, draw[:, a], color=MIDTONE_COLOR, linewidth=0.8, label="function draws" if i == 0 else None)
-    axes.plot(x, bands.mean[:, a], color=LINE_COLOR, linewidth=1.8, label="mean")
+    return plot_outputs(estimator, output, ax, draw)
 
 
 def _draw_data(axes: Axes, data: PlotData, along: int, output: int) -> None:
@@ -166,34 +160,25 @@ def plot_quantiles(
     check_is_fitted(estimator)
     if estimator.kind != "target":
         check_posterior_regressor(estimator, "plot_quantiles")
-    levels, outputs = check_levels(levels), select_outputs(estimator, output)
-    data = PlotData.resolve(estimator, X, y)
+    levels, data = check_levels(levels), PlotData.resolve(estimator, X, y)
     input_slice = InputSlice.create(estimator, data, along, num_points)
-    curves = _predict_quantiles(estimator, input_slice.points, levels)
-    panels = Panels.create(ax, len(outputs))
-    for axes, a in zip(panels.axes, outputs, strict=True):
+    predict = estimator.predict if estimator.kind == "target" else estimator.predict_quantiles
+    curves = predict(as_inputs(estimator, input_slice.points), levels).reshape(num_points, -1, len(levels))
+
+    def draw(axes: Axes, a: int, name: str) -> None:
         _draw_fan(axes, input_slice.axis, curves[:, a], levels)
         if data.Y is not None:
             _draw_data(axes, data, input_slice.along, a)
-        axes.set(xlabel=input_slice.name, ylabel=format_label(estimator.output_labels()[a]))
+        axes.set(xlabel=input_slice.name, ylabel=format_label(name))
         axes.margins(x=0.01)
-    panels.legend()
-    return panels.result
 
-
-def _predict_quantiles(estimator, points: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Predict quantiles (m, p, q) at points (m, d)."""
-    X = as_inputs(estimator, points)
-    if estimator.kind == "target":
-        return estimator.predict(X, levels)[:, None]
-    return estimator.predict_quantiles(X, levels).reshape(len(points), -1, len(levels))
+    return plot_outputs(estimator, output, ax, draw)
 
 
 def _draw_fan(axes: Axes, x: np.ndarray, curves: np.ndarray, levels: np.ndarray) -> None:
     """Draw bands between symmetric levels, darker towards the median, and a curve per level."""
-    num_pairs = len(levels) // 2
-    for i in range(num_pairs):
-        color = _interpolate_color(BAND_COLOR, MIDTONE_COLOR, i / max(num_pairs - 1, 1))
+    colors = np.linspace(to_rgb(BAND_COLOR), to_rgb(MIDTONE_COLOR), len(levels) // 2)
+    for i, color in enumerate(colors):
         axes.fill_between(x, curves[:, i], curves[:, -1 - i], color=color, linewidth=0)
     depths = np.round(np.minimum(levels, 1 - levels), 9)
     for i, depth in enumerate(np.unique(depths)):
@@ -203,7 +188,3 @@ def _draw_fan(axes: Axes, x: np.ndarray, curves: np.ndarray, levels: np.ndarray)
         axes.plot(x, curves[:, indices[0]], linewidth=1.8 if depth == 0.5 else 1.1, label=name, **style)
         for other in indices[1:]:
             axes.plot(x, curves[:, other], linewidth=1.1, **style)
-
-
-def _interpolate_color(first, second, fraction: float) -> np.ndarray:
-    return (1 - fraction) * np.array(to_rgb(first)) + fraction * np.array(to_rgb(second))

@@ -52,9 +52,9 @@ class InputSlice:
         """Create a slice along an input, by name or number, over the range of the data."""
         index, num_points = select_input(estimator, along), check_integer("num_points", num_points, minimum=2)
         low, median, high = get_input_range(estimator, data.X)
-        points = np.tile(median, (num_points, 1))
+        points, labels = np.tile(median, (num_points, 1)), estimator.label_units("input", estimator.input_labels())
         points[:, index] = np.linspace(low[index], high[index], num_points)
-        return cls(index, points, _format_axis_name(estimator.input_labels(), index, median))
+        return cls(index, points, _format_axis_name(labels, index, median))
 
     @property
     def axis(self) -> np.ndarray:
@@ -104,7 +104,7 @@ class Bands:
         lower, upper = _predict_interval(estimator, X, level, noise, kinds, shape)
         draws = np.empty((0, *shape))
         if check_integer("num_draws", num_draws, minimum=0):
-            draws = estimator.sample_functions(num_draws, random_state=0)(points).reshape(-1, *shape)
+            draws = estimator.sample_functions(num_draws, random_state=0)(X).reshape(-1, *shape)
             draws = compute_mean_response(estimator, draws) if noise else draws
         return cls(mean, lower, upper, draws, kinds)
 
@@ -113,15 +113,14 @@ def _predict_interval(estimator, X, level: float, noise: bool, kinds: list[str],
     """Predict intervals of new observations or of the functions, but of probabilities for labels and classes."""
     is_probability = np.array([noise and kind in PROBABILITY_KINDS for kind in kinds])
     if not is_probability.any():
-        return tuple(end.reshape(shape) for end in estimator.predict_interval(X, level, noise=noise))
+        return tuple(np.reshape(estimator.predict_interval(X, level, noise=noise), (2, *shape)))
     if "class" in kinds:
         draws = estimator.sample_functions(NUM_CLASS_DRAWS, random_state=0)(X).reshape(-1, *shape)
         return tuple(np.quantile(compute_mean_response(estimator, draws), [(1 - level) / 2, (1 + level) / 2], axis=0))
-    latent = [end.reshape(shape) for end in estimator.predict_interval(X, level, noise=False)]
-    ends = [end.reshape(shape) for end in estimator.predict_interval(X, level, noise=True)]
-    return tuple(
-        np.where(is_probability, compute_mean_response(estimator, f), y) for f, y in zip(latent, ends, strict=True)
+    latent, ends = (
+        np.reshape(estimator.predict_interval(X, level, noise=noisy), (2, *shape)) for noisy in (False, True)
     )
+    return tuple(np.where(is_probability, compute_mean_response(estimator, latent), ends))
 
 
 def check_posterior_regressor(estimator, plot: str) -> None:
@@ -143,10 +142,7 @@ def get_output_kinds(estimator, num_outputs: int) -> list[str]:
 
 
 def compute_mean_response(estimator, latent: np.ndarray) -> np.ndarray:
-    """Compute E[y | f] (…, m, p) of latent functions f (…, m, p), both in original units.
-
-    Labels, classes and counts are not scaled.
-    """
+    """Compute E[y | f] (…, m, p) of latent functions f (…, m, p), both in original units."""
     likelihood = estimator.likelihood_
     if likelihood is None:
         return latent

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import gaussian_kde
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.checks import wrong_type
+from ovkgp.exceptions import OptionError
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.plotting.axes import Panels, format_label, get_line_style
 
@@ -77,21 +78,20 @@ def plot_traces(data, *, names=None, ax=None) -> np.ndarray:
 
 def _get_posterior(data):
     """Return the group of hyperparameter draws, in original units."""
-    if isinstance(data, BaseEstimator):
-        check_is_fitted(data)
-        if data.hyperparameter_draws is None:
-            raise OptionError(
-                'data must be a model with draws. Fit a GPRegressor with hyperparameters="nuts", "svi" or "laplace".'
-            )
-        data = data.to_arviz()
-    if hasattr(data, "data_vars") and len(data.data_vars):
+    with suppress(LookupError, TypeError):
+        return data["posterior"]
+    if hasattr(data, "data_vars") and len(data.data_vars):  # the group itself
         return data
     try:
-        group = data["posterior"]
-    except (LookupError, TypeError) as error:
+        check_is_fitted(data)
+    except TypeError as error:
         expected = "a fitted estimator with draws or an ArviZ object with a posterior"
-        raise InputError(f"data must be {expected}, got {type(data).__name__}.") from error
-    return group.to_dataset() if hasattr(group, "to_dataset") else group
+        raise wrong_type("data", expected, data) from error
+    if data.hyperparameter_draws is None:
+        raise OptionError(
+            'data must be a model with draws. Fit a GPRegressor with hyperparameters="nuts", "svi" or "laplace".'
+        )
+    return data.to_arviz()["posterior"]
 
 
 def list_entries(posterior) -> list[Entry]:
@@ -121,7 +121,7 @@ def select_worst(entries: list[Entry], max_entries: int = MAX_ENTRIES) -> list[E
 def select_entries(entries: list[Entry], names) -> list[Entry]:
     """Select entries by names of variables or of entries, in the order of the names."""
     found = []
-    for name in [names] if isinstance(names, str) else names:
+    for name in np.atleast_1d(names).tolist():
         matches = [entry for entry in entries if name in (entry.name, entry.variable)]
         if not matches:
             known = ", ".join(map(repr, dict.fromkeys(entry.variable for entry in entries)))

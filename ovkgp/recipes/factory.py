@@ -29,18 +29,25 @@ def complete_options(
         num_inputs = shape[1] if len(shape) == 2 else None  # without X, or with one that the estimator will reject
         base = options.get("base_kernel", DEFAULT_BASE_KERNEL)
         options["kernel"] = make_graph_kernel(graph, base, outputs, num_inputs)
-    if depends_on_outputs(options.get("likelihood")):
-        options["likelihood"] = choose_likelihoods(options["likelihood"], _check_outputs(name, Y, "likelihood"))
+    if (named := _named_likelihoods(options)) is not None:
+        options["likelihood"] = choose_likelihoods(named, _check_outputs(name, Y, "likelihood"))
     return options
 
 
 def options_without_data(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options as the estimator can check them before it has data."""
-    likelihood = options.get("likelihood")
-    if not depends_on_outputs(likelihood):
+    if (named := _named_likelihoods(options)) is None:
         return options
-    named = {"likelihood": list(likelihood.values())} if isinstance(likelihood, dict) else {}
-    return {name: value for name, value in options.items() if name != "likelihood"} | named
+    known = {"likelihood": list(named.values())} if named else {}
+    return {name: value for name, value in options.items() if name != "likelihood"} | known
+
+
+def _named_likelihoods(options: dict[str, Any]) -> dict[str, str] | None:
+    """Return the likelihoods by column, empty for "by_values"; None unless they depend on the columns of the data."""
+    likelihood = options.get("likelihood")
+    if likelihood == BY_VALUES:
+        return {}
+    return likelihood if isinstance(likelihood, dict) else None
 
 
 def _check_outputs(name: str, Y, option: str) -> Outputs:
@@ -60,7 +67,7 @@ def select_target(name: str, kind: str, Y) -> Any:
         return Y
     if len(shape) > 2 or shape[1] != 1:
         raise InputError(f"Y has shape {shape}, but recipe {name} takes one column. Fit one model per column.")
-    return Y.iloc[:, 0] if hasattr(Y, "iloc") else np.asarray(Y)[:, 0]
+    return np.squeeze(Y, axis=1)
 
 
 @dataclass(frozen=True)
@@ -122,20 +129,14 @@ def _index_edges(edges: str | list, outputs: Outputs) -> list[tuple[int, int, fl
     return found
 
 
-def depends_on_outputs(likelihood) -> bool:
-    """Whether the likelihood of a recipe is determined only by the columns of the data."""
-    return isinstance(likelihood, dict) or likelihood == BY_VALUES
-
-
-def choose_likelihoods(likelihood: str | dict[str, str], outputs: Outputs) -> str | list[str]:
-    """Choose the likelihood of each output: as named in a table, otherwise by its values.
+def choose_likelihoods(named: dict[str, str], outputs: Outputs) -> str | list[str]:
+    """Choose the likelihood of each output: as named by its column, otherwise by its values.
 
     Returns a list with one likelihood per output, or "gaussian" if all are Gaussian, for which inference is exact.
     """
     chosen = [guess_likelihood(column) for column in outputs.values.T]
-    if isinstance(likelihood, dict):
-        for key, name in likelihood.items():
-            chosen[outputs.find_index(key, "likelihood")] = name
+    for key, name in named.items():
+        chosen[outputs.find_index(key, "likelihood")] = name
     return "gaussian" if set(chosen) == {"gaussian"} else chosen
 
 

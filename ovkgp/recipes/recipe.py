@@ -220,13 +220,12 @@ def load_recipe(name: str | os.PathLike) -> Recipe:
 
 
 def _resolve_path(name: str | os.PathLike) -> Path:
-    if not isinstance(name, (str, os.PathLike)):
-        raise OptionError(f"name must be the name of a recipe or the path of a TOML file, got {name!r}.")
-    text = os.path.expanduser(os.fspath(name))
+    try:
+        path, text = Path(os.path.expanduser(Path(name))), str(name)
+    except TypeError:
+        raise OptionError(f"name must be the name of a recipe or the path of a TOML file, got {name!r}.") from None
     is_path = isinstance(name, os.PathLike) or text.endswith(SUFFIX) or "/" in text or os.sep in text
-    if is_path or (text not in list_recipes() and os.path.isfile(text)):
-        return Path(text)
-    return recipe_path(text)
+    return path if is_path or (text not in list_recipes() and os.path.isfile(path)) else recipe_path(text)
 
 
 def _merge(old, new):

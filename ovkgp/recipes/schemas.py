@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+)
 
 from ovkgp.checks import suggest_name
 from ovkgp.exceptions import OptionError
@@ -73,19 +82,19 @@ class Document(Table):
     model: Model = Field(description="a table with estimator, options, graph")
 
 
+Column = str | NonNegativeInt  # name or index
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Edge = Annotated[tuple[Column, Column], Strict(False)] | Annotated[tuple[Column, Column, Weight], Strict(False)]
+EDGES = TypeAdapter(
+    Literal["chain", "complete"] | Annotated[list[Edge], Field(min_length=1)], config=ConfigDict(strict=True)
+)
+
+
 def _check_edges(edges):
-    if edges in ("chain", "complete") or (isinstance(edges, list) and edges and all(map(_is_edge, edges))):
-        return edges
-    raise ValueError("edges")
-
-
-def _is_edge(edge) -> bool:
-    """Whether an edge is a pair of columns, by name or index, with an optional positive weight."""
-    if not isinstance(edge, list) or len(edge) not in (2, 3):
-        return False
-    ends, weights = edge[:2], edge[2:]
-    are_columns = all(isinstance(end, str) or (type(end) is int and end >= 0) for end in ends)
-    return are_columns and all(type(weight) in (int, float) and 0 < weight < float("inf") for weight in weights)
+    try:
+        return EDGES.validate_python(edges)
+    except ValidationError:
+        raise ValueError("edges") from None  # one error instead of one per entry
 
 
 class Graph(Table):
@@ -115,8 +124,7 @@ def replace_none_strings(values: dict[str, Any]) -> dict[str, Any]:
 def _replace_none_word(name: str, value):
     if isinstance(value, dict):
         return replace_none_strings(value)
-    is_none = isinstance(value, str) and (value == "none" or (name, value) == ("training_rows", "all"))
-    return None if is_none else value
+    return None if value == "none" or (name, value) == ("training_rows", "all") else value
 
 
 def validate_graph(estimator: str, options: dict[str, Any], graph: dict[str, Any] | None, location: SourceLocation):

@@ -86,24 +86,21 @@ def read_toml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         return tomllib.loads(text), find_key_lines(text)
     except tomllib.TOMLDecodeError as error:
         raise OptionError(_describe_syntax_error(path, text, str(error))) from None
-    except (RecursionError, ValueError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise OptionError(f"{path} cannot be read as TOML: {reason}.") from None
+    except RecursionError:
+        raise OptionError(f"{path} cannot be read as TOML: it is nested too deeply.") from None
+    except ValueError as error:
+        raise OptionError(f"{path} cannot be read as TOML: {error}.") from None
 
 
 def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    except FileNotFoundError:
-        raise InputError(f"The file {path} does not exist.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder, expected a TOML file.") from None
-    except PermissionError:
-        raise InputError(f"{path} cannot be read: permission denied.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start + 1}). Save it as UTF-8.") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+    except ValueError as error:  # a name with a null character
+        raise InputError(f"{path} cannot be read: {error}.") from None
 
 
 def _describe_syntax_error(path: Path, text: str, message: str) -> str:

@@ -70,7 +70,7 @@ def test_trial_scores_equal_formulas(ocean, name):
     np.testing.assert_allclose(trial.coverage, inside.mean())
     np.testing.assert_allclose(trial.log_density, total.mean())
     assert trial.log_evidence == trial.model.log_evidence_ and trial.model.kernel_ == demo_models.KERNELS[name]
-    assert trial.loo_log_densities.shape == (ocean.num_measured,) and trial.elpd_loo == trial.loo_log_densities.sum()
+    assert trial.loo_log_densities.shape == (30,) and trial.elpd_loo == trial.loo_log_densities.sum()
 
 
 def test_bayesian_trial_averages_over_draws(ocean, bayesian):

@@ -84,7 +84,7 @@ def test_features_command_reads_table(quick, tmp_path):
     ("arguments", "text"),
     [
         (["--kernel", "rbff"], "--kernel"),
-        (["--structure", "swirl"], "decomposable, curl_free, divergence_free"),
+        (["--structure", "swirl"], "'decomposable', 'curl_free', 'divergence_free'"),
         (["--structure", "curl_free", "--dims", "3", "--outputs", "2"], "the number of inputs, 3"),
         (["--outputs", "u,v"], "--outputs"),
         (["--outputs", "0"], "at least 1"),

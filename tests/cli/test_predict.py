@@ -8,8 +8,8 @@ import pytest
 from cli_cases import assert_error, invoke, make_table, succeed, write_table
 
 import ovkgp
-from ovkgp.cli.prediction_job import InputFile, predict_file, resolve_inputs
-from ovkgp.datasets import csv_tables, text_tables
+from ovkgp.cli.prediction_job import predict_file, resolve_inputs
+from ovkgp.datasets import csv_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import OptionError
 
@@ -56,7 +56,7 @@ def test_kept_columns_stay_with_rows(folder):
 
 
 def test_predict_command_skips_chunk_of_bad_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_tables, "CHUNK_ROWS", 8)
+    monkeypatch.setattr("ovkgp.cli.tables.CHUNK_ROWS", 8)
     frame = make_table()
     ovkgp.SimplexClassifier(lam=0.1).fit(frame[["a", "b"]], frame["label"]).save(tmp_path / "model.ovkgp")
     frame.loc[:7, "a"] = np.nan
@@ -76,8 +76,7 @@ def test_kept_columns_keep_type(folder):
 @pytest.mark.parametrize("keep", [[], ["--keep", "site"]])
 def test_predictions_do_not_depend_on_chunks(folder, monkeypatch, keep):
     succeed(*predict(folder, *keep, out="whole.csv"))
-    monkeypatch.setattr("ovkgp.cli.prediction_job.CHUNK_ROWS", 7)
-    monkeypatch.setattr(text_tables, "CHUNK_ROWS", 7)
+    monkeypatch.setattr("ovkgp.cli.tables.CHUNK_ROWS", 7)
     succeed(*predict(folder, *keep, out="chunks.csv"))
     whole, chunks = (pd.read_csv(folder / f"{name}.csv") for name in ("whole", "chunks"))
     pd.testing.assert_frame_equal(whole, chunks, rtol=1e-12)  # products of other sizes round differently
@@ -85,13 +84,13 @@ def test_predictions_do_not_depend_on_chunks(folder, monkeypatch, keep):
 
 def test_predict_file_uses_constant_memory(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 1 << 15)
-    monkeypatch.setattr("ovkgp.cli.prediction_job.CHUNK_ROWS", 512)
+    monkeypatch.setattr("ovkgp.cli.tables.CHUNK_ROWS", 512)
     model, table = ovkgp.load(folder / "model.ovkgp"), tmp_path / "t.csv"
 
     def peak(num_rows):
         table.write_text("a,b\n" + "".join(f"{i / num_rows},0.5\n" for i in range(num_rows)))
         tracemalloc.start()
-        assert predict_file(model, InputFile(table), tmp_path / "p.parquet", PredictionRequest()) == num_rows
+        assert predict_file(model, table, tmp_path / "p.parquet", PredictionRequest()) == num_rows
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -194,3 +193,45 @@ def test_predict_command_keeps_old_file_if_interrupted(folder, monkeypatch):
     result = invoke(*predict(folder))
     assert (result.exit_code, result.output) == (130, "Interrupted; nothing was written.\n")
     assert (folder / "p.csv").read_text() == "old" and not list(folder.glob(".p*"))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("recipe", ["multitask", "large_scale", "quantiles", "level_sets", "cost_sensitive"])
+def test_commands_take_dates(tmp_path, recipe, suffix):
+    frame = make_table().assign(when=pd.date_range("2024-01-05 03:00", periods=30, freq="37h"))
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    frame.to_parquet(tmp_path / "table.parquet")
+    target = {"level_sets": [], "cost_sensitive": ["--outputs", "label"]}.get(recipe, ["--outputs", "u"])
+    data, model = tmp_path / f"table.{suffix}", tmp_path / "model.ovkgp"
+    succeed("fit", recipe, data, "--inputs", "when,a", *target, "--out", model, "--seed", "0")
+    assert ovkgp.load(model).input_times_ == ["2024-01-05T03:00:00", None]
+    out = succeed("predict", model, data, "--out", tmp_path / f"p.{suffix}") and tmp_path / f"p.{suffix}"
+    found = pd.read_csv(out, parse_dates=["when"]) if suffix == "csv" else pd.read_parquet(out)
+    assert found.when.tolist() == frame.when.tolist()
+    succeed("predict", model, out, "--out", tmp_path / "again.csv")  # the dates that it writes, it reads
+    succeed("report", model, "--data", data, "--out", tmp_path / "report.html")
+    assert "days since 2024-01-05T03:00:00" in (tmp_path / "report.html").read_text()
+    frame.assign(when=range(30)).to_csv(tmp_path / "numbers.csv", index=False)
+    assert_error(invoke("predict", model, tmp_path / "numbers.csv", "--out", out), "must hold dates")
+
+
+def test_long_tables_take_dates(tmp_path):
+    dates = pd.date_range("2024-01-05 03:00", periods=30, freq="37h", tz="UTC")
+    long = pd.DataFrame({"when": dates.repeat(2), "task": ["u", "v"] * 30, "y": np.arange(60) % 7})
+    long.to_csv(tmp_path / "long.csv", index=False)
+    model = tmp_path / "model.ovkgp"
+    succeed(
+        "fit",
+        "multitask",
+        tmp_path / "long.csv",
+        "--inputs",
+        "when",
+        "--task",
+        "task",
+        "--outputs",
+        "y",
+        "--out",
+        model,
+    )
+    loaded = ovkgp.load(model)
+    assert loaded.input_times_ == ["2024-01-05T03:00:00+00:00"] and loaded.training_data()[0].shape == (30, 1)

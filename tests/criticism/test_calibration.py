@@ -146,3 +146,30 @@ def test_pit_values_reject_unsupported_models_and_data():
     for rows in ((), (np.ones((3, 1)), np.ones(3))):
         with pytest.raises(OptionError, match="InfiniteOneClassSVM"):
             pit_values(level_set, *rows)
+
+
+def test_simultaneous_band_contains_whole_curves_with_its_confidence():
+    rng = np.random.default_rng(1)
+    for number in (30, 300):
+        inside = 0
+        for _ in range(400):
+            found = Coverage.of(rng.uniform(size=(number, 1)))
+            lower, upper = found.band(0.9, simultaneous=True)
+            inside += bool(((lower <= found.observed) & (found.observed <= upper)).all())
+        assert 0.85 < inside / 400 < 0.97  # counts are discrete, so that the probability exceeds 90 % by a little
+        pointwise = found.band(0.9)
+        assert (lower <= pointwise[0]).all() and (upper >= pointwise[1]).all()
+
+
+def test_effective_counts_of_dependent_entries():
+    """Ten copies of an output, or of a row, are no new information."""
+    u = np.random.default_rng(0).uniform(size=(100, 1))
+    copies = Coverage.of(np.tile(u, (1, 10)))
+    assert copies.effective_total == pytest.approx(100) and copies.effective_counts == pytest.approx(np.full(10, 100))
+    repeated = Coverage.of(np.repeat(u, 10, 0), groups=np.repeat(np.arange(100), 10))
+    assert repeated.effective_total == pytest.approx(100) and repeated.counts[0] == 1000
+    independent = Coverage.of(np.random.default_rng(1).uniform(size=(500, 4)))
+    assert 1700 < independent.effective_total <= 2000
+    np.testing.assert_array_equal(
+        copies.overall_band(0.9, simultaneous=True), np.array(Coverage.of(u).overall_band(0.9, simultaneous=True))
+    )

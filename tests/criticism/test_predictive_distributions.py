@@ -42,8 +42,56 @@ def outputs():
     return Y
 
 
-def test_leave_one_out_entries_equal_refits_without_the_entry():
+def test_leave_one_out_entries_equal_refits_without_the_row():
     Y, found = outputs(), ridge(outputs()).leave_one_out_entries()
+    for i in range(len(Y)):
+        without = Y.copy()
+        without[i] = np.nan
+        mean, std = ridge(without).predict(rows()[[i]], return_std=True)
+        observed = np.isfinite(Y[i])
+        wanted = mean[0, observed], std[0, observed]
+        np.testing.assert_allclose((found.mean[i, observed], found.std[i, observed]), wanted, FACTORIZATION_TOLERANCE)
+
+
+def test_leave_one_out_entries_equal_refits_without_the_group():
+    Y, tracks = outputs(), np.array([*"aabbccaabbcc"])
+    found = ridge(Y).leave_one_out_entries(rows(), Y, tracks)
+    for label in "abc":
+        own = tracks == label
+        without = np.where(own[:, None], np.nan, Y)
+        mean, std = ridge(without).predict(rows()[own], return_std=True)
+        observed = np.isfinite(Y[own])
+        wanted = mean[observed], std[observed]
+        found_here = found.mean[own][observed], found.std[own][observed]
+        np.testing.assert_allclose(found_here, wanted, rtol=FACTORIZATION_TOLERANCE)
+    with pytest.raises(InputError, match="passed with X and Y"):
+        ridge(Y).leave_one_out_entries(groups=tracks)
+
+
+def test_leave_one_out_entries_use_known_noise_of_training_rows():
+    X, Y = rows(), outputs()
+    noise = np.linspace(0.01, 1.0, Y.size).reshape(Y.shape)
+    model = ovkgp.GPRegressor("decomposable", hyperparameters="fixed").fit(X, Y, noise=noise)
+    stored, given = model.leave_one_out_entries(), model.leave_one_out_entries(X, Y)
+    np.testing.assert_array_equal(stored.std, given.std)
+    with pytest.raises(OptionError, match="known noise"):
+        model.leave_one_out_entries(X[:6], Y[:6])
+
+
+def test_coupled_outputs_are_not_predicted_from_their_own_row():
+    """Two outputs with the same noise-free value in each row say nothing of a new row: the inputs are irrelevant."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 1)), rng.normal(size=(40, 1))
+    model = ovkgp.OVKRidge("decomposable", lam=1e-3, lengthscale=1e-3, output_matrix=[[1.0, 0.999], [0.999, 1.0]])
+    model.fit(X, np.hstack([y, y]))
+    entries, whole = model.leave_one_out_entries(groups="entries"), model.leave_one_out_entries()
+    assert np.nanmean((entries.Y - entries.mean) ** 2) < 0.01 < 0.5 < np.nanmean((whole.Y - whole.mean) ** 2)
+    explained = 1 - np.sum((whole.Y - whole.mean) ** 2) / np.sum((whole.Y - whole.Y.mean(0)) ** 2)
+    assert explained < 0.1
+
+
+def test_leave_one_out_entries_equal_refits_without_the_entry():
+    Y, found = outputs(), ridge(outputs()).leave_one_out_entries(groups="entries")
     for i, a in [(0, 0), (3, 1), (4, 0), (11, 1)]:
         without = Y.copy()
         without[i, a] = np.nan

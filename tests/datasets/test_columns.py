@@ -78,7 +78,7 @@ def make_log(strict=False):
 def test_log_keeps_good_rows_and_rows_without_outputs():
     rows = np.array([[1.0, np.nan, np.nan], [2.0, 3.0, np.nan]])
     log = make_log()
-    assert log.filter_rows(rows, lambda index: index) is rows
+    assert log.find_good_rows(rows, lambda index: index).all()
     X, Y = log.accept(rows)
     np.testing.assert_array_equal(X, [[1.0], [2.0]])
     np.testing.assert_array_equal(Y, rows[:, 1:])
@@ -92,8 +92,8 @@ def test_log_stores_the_first_bad_rows_and_counts_all():
     rows = np.full((3 * MAX_STORED_BAD_ROWS, 3), np.nan)
     rows[1::2, 0] = 0.0  # every other one is good
     for _ in range(2):
-        kept = log.filter_rows(rows, lambda index: requested.append(index) or index + 10)
-        assert len(kept) == len(rows) // 2
+        is_good = log.find_good_rows(rows, lambda index: requested.append(index) or index + 10)
+        assert is_good.sum() == len(rows) // 2
     log.reject(lambda: pytest.fail("the number of a row that is not stored costs time"), "too many")
     assert log.num_bad_rows == 3 * MAX_STORED_BAD_ROWS + 1
     assert len(log.bad_rows) == MAX_STORED_BAD_ROWS
@@ -104,7 +104,7 @@ def test_log_stores_the_first_bad_rows_and_counts_all():
 def test_strict_log_raises_at_the_first_bad_row():
     rows = np.array([[0.0, 1.0, 1.0], [0.0, 1.0, -np.inf], [np.nan, 1.0, 1.0]])
     with pytest.raises(InputError, match=r"csv', line 8: .*'z' is infinite.*\"warn\""):
-        make_log(strict=True).filter_rows(rows, lambda index: index + 7)
+        make_log(strict=True).find_good_rows(rows, lambda index: index + 7)
 
 
 def test_warning_lists_the_first_bad_rows():

@@ -4,11 +4,12 @@ import re
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ovkgp.datasets import csv_tables
+from ovkgp.datasets import DataWarning, csv_tables, stream
 from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.datasets.csv_tables import CsvRows, byte_range, count_newlines, read_blocks, read_header
 from ovkgp.exceptions import InputError
@@ -317,3 +318,39 @@ def test_all_parsers_round_as_python(values):
     for good, *_, bad in (read(block.encode()), read(f"red,1,\n{block}".encode()), read_by_line(block.encode())):
         np.testing.assert_array_equal(good[:, 0], values)
         assert len(bad) <= 1
+
+
+def test_columns_of_iso_dates_are_read_as_dates(tmp_path):
+    lines = ["when,zoned,x", "2024-01-05,2024-01-05T01:00:00+01:00,1", "2024-01-05 12:30,2024-01-06T00:00:00.5Z,2"]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([*lines, ",2024-01-06T00:00:00Z,3", "7,2024-01-06T00:00:00Z,4", "2024-02-30,,5", ""]))
+    with pytest.warns(
+        DataWarning, match="3 of 5 rows skipped.*'when' is missing.*not a date: '7'.*not a date: '2024-02-30'"
+    ):
+        ((X, Y),) = stream(path, "when,zoned", "x")
+    assert X.when.tolist() == [pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-05 12:30")]
+    assert X.zoned.tolist() == [pd.Timestamp("2024-01-05", tz="UTC"), pd.Timestamp("2024-01-06 00:00:00.5", tz="UTC")]
+    with pytest.warns(DataWarning, match="2 of 5 rows skipped"):
+        ((X, Y),) = stream(path, "x", "when")
+    assert isinstance(X, np.ndarray) and Y.when.isna().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_dates_are_exact_to_the_microsecond(tmp_path, fast):
+    dates = pd.date_range("1901-02-03 04:05:06.789012", periods=500, freq="1234567890us").as_unit("us")
+    texts = [date.isoformat(sep=" " if i % 2 else "T") for i, date in enumerate(dates)]
+    texts += [] if fast else ["2024-01-01T00:00:00.123456789"]  # more digits than pyarrow reads
+    path = tmp_path / "table.csv"
+    path.write_text("when,y\n" + "".join(f"{text},1\n" for text in texts))
+    ((X, _),) = stream(path, "when", "y")
+    assert X.when[:500].tolist() == dates.tolist()
+    assert fast or X.when[500] == pd.Timestamp("2024-01-01T00:00:00.123456")
+
+
+def test_columns_of_text_raise_with_a_remedy(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("when,y\n05.01.2024,1\n06.01.2024,2\n")
+    with pytest.raises(
+        InputError, match=r"input 'when' of .*table.csv' must hold numbers or dates, got texts such as '05.01.2024'"
+    ):
+        stream(path, "when", "y")

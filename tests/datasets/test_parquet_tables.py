@@ -3,6 +3,7 @@
 import decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -47,7 +48,7 @@ def test_nan_and_null_are_both_missing(tmp_path):
 @pytest.mark.parametrize("values", [["a", "b"], [True, False], [[1.0], [2.0]]])
 def test_parquet_rejects_columns_that_are_not_numeric(tmp_path, values):
     path = write(tmp_path, {"x": [1.0, 2.0], "y": values})
-    with pytest.raises(InputError, match=r"output 'y' of .* numeric"):
+    with pytest.raises(InputError, match=r"output 'y' of .* must hold numbers or dates"):
         stream(path, "x", "y")
 
 
@@ -120,3 +121,23 @@ def test_parquet_changed_during_a_pass_raises(tmp_path, monkeypatch, size):
         file.truncate(size)  # shorter, which pyarrow may notice, or longer, which it does not
     with pytest.raises(InputError, match="was changed after the stream was made"):
         list(chunks)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_parquet_dates_and_durations_are_read_as_such(tmp_path, unit):
+    dates = pd.Series(pd.to_datetime(["2024-01-05 03:00:00", None, "2024-01-07 00:00:00"]).as_unit(unit))
+    path = tmp_path / "table.parquet"
+    frame = pd.DataFrame(
+        {"when": dates, "zoned": dates.dt.tz_localize("UTC"), "lag": dates - dates[0], "x": [1.0, 2.0, 3.0]}
+    )
+    frame["day"] = dates.dt.date
+    frame.to_parquet(path)
+    ((X, Y),) = stream(path, "x", "when,zoned,lag,day")
+    assert isinstance(X, np.ndarray)
+    for name in ("when", "zoned", "lag"):
+        assert Y[name].dropna().tolist() == frame[name].dropna().tolist() and Y[name].isna().tolist() == [
+            False,
+            True,
+            False,
+        ]
+    assert Y.day[0] == pd.Timestamp("2024-01-05")

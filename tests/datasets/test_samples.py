@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ovkgp import datasets
-from ovkgp.datasets.samples import add_noise, apply_in_chunks
+from ovkgp.datasets import samples
+from ovkgp.datasets.samples import add_noise, combine_features
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 
@@ -164,12 +165,13 @@ def test_noise_rejects_invalid_covariance():
             add_noise(Y, noise, rng)
 
 
-def test_apply_in_chunks_equals_one_call():
-    X, sizes = np.random.default_rng(0).random((50, 3)), []
+def test_combine_features_equals_one_call(monkeypatch):
+    X, weights, sizes = np.random.default_rng(0).random((50, 3)), torch.tensor([1.0, 2.0, 4.0]).double(), []
 
-    def halves(part):
+    def features(part):
         sizes.append(len(part))
-        return part / 2
+        return part
 
-    np.testing.assert_array_equal(apply_in_chunks(halves, X, num_features=2**18), X / 2)  # 16 rows at a time
+    monkeypatch.setattr(samples, "CHUNK_ENTRIES", 48)  # 16 rows at a time
+    np.testing.assert_array_equal(combine_features(features, weights, X), X @ weights.numpy())
     assert sizes == [16, 16, 16, 2]

@@ -88,7 +88,7 @@ def fit_all(rank=0, size=1):
     for name, (make, (X, Y)) in CASES.items():
         model = make().fit_stream(chunks(shard(X, rank, size), shard(Y, rank, size)))
         found |= {f"{name}/{key}": value for key, value in collect_results(model).items()}
-    for fit in (fit_then_add, fit_rare_output, fit_ridges, fit_files):
+    for fit in (fit_then_add, fit_rare_output, fit_ridges, fit_files, fit_dates):
         found |= fit(rank, size)
     return found
 
@@ -121,6 +121,17 @@ def fit_ridges(rank, size):
         mean, std = ridge.predict(grid(), return_std=True)
         found |= {f"ridge, {name}/mean": mean, f"ridge, {name}/std": std, f"ridge, {name}/coef": ridge.coef_}
     return found
+
+
+def fit_dates(rank, size):
+    """Fit a table of dates, which count from the first chunk of the first rank on all ranks."""
+    X, Y = table()
+    frame, points = pd.DataFrame(X, columns=["a", "b"]), pd.DataFrame(grid(), columns=["a", "b"])
+    for one in (frame, points):
+        one["b"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(one["b"], "D").dt.round("us")
+    ridge = ovkgp.ORFFRidge(decomposable(), lam=0.05, num_frequencies=20, random_state=0, distributed=True)
+    ridge.fit_stream(chunks(shard(frame, rank, size), shard(Y, rank, size), rows=9))
+    return {"ridge, dates/mean": ridge.predict(points), "ridge, dates/origin": np.array(ridge.input_times_[1])}
 
 
 def fit_files(rank, size):

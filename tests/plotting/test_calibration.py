@@ -46,7 +46,7 @@ def test_plot_pit_band_is_binomial_interval():
 @pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn])
 def test_plot_coverage_shows_coverage_and_band(make):
     panels, found = plot_coverage(make()), coverage(make())
-    lower, upper = found.band(0.9)
+    lower, upper = found.band(0.9, simultaneous=True)
     for a, axes in enumerate(panels):
         np.testing.assert_allclose(
             lines(axes)["model"].get_xydata(), np.column_stack([found.levels, found.observed[:, a]])

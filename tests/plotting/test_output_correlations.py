@@ -75,8 +75,10 @@ def test_plot_output_correlations_rejects_invalid_input():
         plot_output_correlations(plot_cases.quantile_model())
     with pytest.raises(OptionError, match="names"):
         plot_output_correlations(plot_cases.two_outputs(), names=["u", "v"])
-    for matrix in (np.ones((2, 3)), [[1.0, 2.0], [0.0, 1.0]], [[0.0]], [[np.nan]], "matrix", np.zeros((0, 0))):
+    for matrix in (np.ones((2, 3)), [[1.0, 2.0], [0.0, 1.0]], [[0.0]], [[np.nan]], [["a"]], np.zeros((0, 0))):
         with pytest.raises(InputError, match="matri"):
             plot_output_correlations(matrix)
+    with pytest.raises(InputError, match=r"estimator must be .* got str"):
+        plot_output_correlations("matrix")
     with pytest.raises(InputError, match="names"):
         plot_output_correlations(np.eye(2), names=["u"])

@@ -188,13 +188,13 @@ TABLE = pd.DataFrame({"bought": [0, 1, 0], "visits": [3, 0, NAN], "price": [0.5,
 
 def test_choose_likelihoods_by_table_and_values():
     outputs = Outputs.from_table(TABLE)
-    assert choose_likelihoods("by_values", outputs) == ["bernoulli", "negative_binomial", "gaussian"]
+    assert choose_likelihoods({}, outputs) == ["bernoulli", "negative_binomial", "gaussian"]
     assert choose_likelihoods({"price": "student_t"}, outputs) == ["bernoulli", "negative_binomial", "student_t"]
     assert choose_likelihoods({"1": "poisson"}, outputs) == ["bernoulli", "poisson", "gaussian"]
 
 
 def test_choose_likelihoods_returns_single_gaussian():
-    assert choose_likelihoods("by_values", Outputs.from_table(TABLE[["price"]])) == "gaussian"
+    assert choose_likelihoods({}, Outputs.from_table(TABLE[["price"]])) == "gaussian"
     assert choose_likelihoods({"bought": "gaussian"}, Outputs.from_table(TABLE[["bought", "price"]])) == "gaussian"
 
 

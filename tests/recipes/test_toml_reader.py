@@ -56,12 +56,12 @@ def test_read_toml_ignores_byte_order_mark(path):
 
 
 def test_read_toml_rejects_missing_file(path):
-    with pytest.raises(InputError, match=r"mine\.toml does not exist"):
+    with pytest.raises(InputError, match=r"mine\.toml cannot be read: no such file"):
         read_toml(path)
 
 
 def test_read_toml_rejects_folder(tmp_path):
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="is a directory"):
         read_toml(tmp_path)
 
 

@@ -14,21 +14,19 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution, combine_leave_one_out
-from ovkgp.estimators.common.descriptions import (
-    NO_LEAVE_ONE_OUT,
-    SINGLE_OUTPUT_STRUCTURES,
-    describe_mean,
-)
+from ovkgp.estimators.common.descriptions import NO_LEAVE_ONE_OUT, SINGLE_OUTPUT_STRUCTURES, describe_mean
 from ovkgp.estimators.common.estimator import Estimator
+from ovkgp.estimators.common.field_parts import FieldPartsMixin
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import ScaledDraws
-from ovkgp.estimators.common.validation import check_observed, input_table, output_table
+from ovkgp.estimators.common.validation import check_observed, convert_output_times, input_table, output_table
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.exact import stored_observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import group_index
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.metrics import r2_score
@@ -42,8 +40,12 @@ POSTERIOR_ATTRIBUTES = (  # fitted attributes of every regressor with a `posteri
     "_is_flat",
     "_has_names",
 )
-INPUT_ATTRIBUTES = {"n_features_in_", "feature_names_in_"}  # fitted attributes that the validation of X sets
-
+INPUT_ATTRIBUTES = {
+    "n_features_in_",
+    "feature_names_in_",
+    "input_times_",
+    "output_times_",
+}  # set by the validation of data
 LENGTHSCALE = "lengthscale"  # last part of the names of lengthscales
 
 
@@ -91,7 +93,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def _enter(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
         """Check X (n, d) and Y (n, p), store their columns, and remove the attributes of an earlier fit."""
         X = input_table(self, X, reset=True)
-        Y, names, self._is_flat = output_table(Y, X)
+        Y, names, self._is_flat = output_table(convert_output_times(self, Y, reset=True), X)
         check_observed(np.isfinite(Y).sum(0), names)
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)
@@ -102,7 +104,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
         """Check further outputs (n, p); if named, their names must be those of the fit."""
-        table, names, _ = output_table(Y, X)
+        table, names, _ = output_table(convert_output_times(self, Y, reset=False), X)
         if table.shape[1] != self.n_outputs_:
             raise InputError(f"Y must have {self.n_outputs_} columns, as in fit, got {table.shape[1]}.")
         if names is not None and self._has_names and names != self.output_names_:
@@ -118,7 +120,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         return tags
 
 
-class PosteriorRegressor(TableRegressor):
+class PosteriorRegressor(FieldPartsMixin, TableRegressor):
     """Base class of regressors with a `posterior_` and a `scaling_`."""
 
     has_predictive = has_posterior = True
@@ -173,12 +175,10 @@ class PosteriorRegressor(TableRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Inputs.
+        X, noise
+            As for `predict`.
         quantiles : float, array-like of shape (q,) or None, default=None
             Levels strictly between 0 and 1. If None, the median.
-        noise : bool, default=True
-            Whether to predict a new observation, or the latent function.
 
         Returns
         -------
@@ -199,20 +199,17 @@ class PosteriorRegressor(TableRegressor):
         if found.dim() > 3:
             raise OptionError(f"quantiles must be a level or a list of levels, got shape {np.shape(quantiles)}.")
         found = self.scaling_.mean(found)
-        found = found if found.ndim == 2 else np.moveaxis(found, 0, -1)
-        return self._flat(found)
+        return self._flat(found if found.ndim == 2 else np.moveaxis(found, 0, -1))
 
     def predict_interval(self, X, level=0.95, noise=True) -> tuple[np.ndarray, np.ndarray]:
         """Predict central intervals at X.
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Inputs.
+        X, noise
+            As for `predict`.
         level : float, default=0.95
             Probability that an interval contains the entry, strictly between 0 and 1.
-        noise : bool, default=True
-            Whether to predict a new observation, or the latent function.
 
         Returns
         -------
@@ -239,14 +236,12 @@ class PosteriorRegressor(TableRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Inputs.
+        X, noise
+            As for `predict`.
         n_samples : int, default=1
             Number of draws.
         random_state : int, RandomState instance or None, default=0
             Seed.
-        noise : bool, default=True
-            Whether to sample new observations, or the latent function.
 
         Returns
         -------
@@ -255,8 +250,7 @@ class PosteriorRegressor(TableRegressor):
         """
         X = self._inputs(X)
         draws = self.posterior_.sample(X, n_samples, noise=noise, random_state=random_state)
-        draws = np.moveaxis(self.scaling_.mean(draws), 0, -1)
-        return draws[:, 0] if self._is_flat else draws
+        return self._flat(np.moveaxis(self.scaling_.mean(draws), 0, -1))
 
     def sample_functions(self, k=1, random_state=None) -> ScaledDraws:
         """Sample latent functions from the posterior.
@@ -275,7 +269,7 @@ class PosteriorRegressor(TableRegressor):
         """
         check_is_fitted(self, "posterior_")
         draws = self.posterior_.sample_functions(k, random_state=random_state)
-        return ScaledDraws(draws, self.scaling_, self._is_flat)
+        return ScaledDraws(draws, self.scaling_, self._is_flat, getattr(self, "input_times_", None))
 
     def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the stored training rows X (n, d) and Y (n, p) in original units; None if the model stores none."""
@@ -303,17 +297,24 @@ class PosteriorRegressor(TableRegressor):
         )
 
     def lengthscales(self) -> dict[str, np.ndarray]:
-        """Return lengthscales (1, k) of the kernel in standardized units, by the name of the hyperparameter."""
-        found = hyperparameters(self.gp_.kernel).items()
-        return {n: v.detach().numpy().reshape(1, -1) for n, v in found if n.rpartition(".")[2] == LENGTHSCALE}
+        """Return lengthscales (S, k) in standardized units by name; S is 1 unless they were sampled."""
+        if self.hyperparameter_draws is None:
+            found = {name: value.detach().numpy()[None] for name, value in hyperparameters(self.gp_.kernel).items()}
+        else:
+            group = self.hyperparameter_draws["posterior"].stack(sample=("chain", "draw")).transpose("sample", ...)
+            found = {str(name): group[name].values for name in group.data_vars}
+        return {n: v.reshape(len(v), -1) for n, v in found.items() if n.rpartition(".")[2] == LENGTHSCALE}
 
     def output_kernels(self) -> Iterator[Kernel]:
         """Yield the kernel, of each draw if there are any; the next one may replace its values."""
-        if not isinstance(self.posterior_, MixturePosterior):
-            yield self.gp_.kernel
-            return
-        for index in range(len(self.posterior_)):
-            yield self.posterior_.parts.set_draw(index).kernel
+        return (gp.kernel for gp in self._drawn_models())
+
+    def _drawn_models(self) -> Iterator[OperatorValuedGP]:
+        """Yield the model at each hyperparameter draw, or at the point estimate; the next one may replace its values."""
+        if isinstance(self.posterior_, MixturePosterior):
+            yield from map(self.posterior_.parts.set_draw, range(len(self.posterior_)))
+        else:
+            yield self.gp_
 
     def _facts(self) -> dict[str, str | None]:
         return super()._facts() | {"Prior mean": describe_mean(self.gp_.mean, self.scaling_.output_offset)}
@@ -346,13 +347,26 @@ class PosteriorRegressor(TableRegressor):
         """Whether there is a closed form, which variational models do not have, and training rows are stored."""
         return self.likelihood_ is None and self.training_observations() is not None
 
-    def leave_one_out_entries(self, X=None, Y=None) -> EntryPredictions:
-        """Predict each training entry from all others in closed form.
+    def leave_one_out_entries(self, X=None, Y=None, groups="rows") -> EntryPredictions:
+        """Predict each training entry from the rows other than its own, in closed form.
 
-        X and Y are the training rows, which a model with features does not store; without them the stored rows are used.
+        Parameters
+        ----------
+        X, Y : array-like of shape (n, d) and (n, p), default=None
+            Training rows, which a model with features does not store. If None, the stored rows are used.
+        groups : {"rows", "entries"} or array-like of shape (n,), default="rows"
+            What is held out together: rows, single entries (other outputs of the row are then known), or all rows with the
+            same label. Labels belong to the rows of X and Y, which are then required.
+
+        Returns
+        -------
+        EntryPredictions
+            Predictions in original units.
 
         Raises
         ------
+        InputError
+            If labels are passed without X and Y, or do not match them.
         OptionError
             If no rows are stored and none are passed, or the model has no closed form.
         """
@@ -361,25 +375,39 @@ class PosteriorRegressor(TableRegressor):
                 "A variational model has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
             )
         if X is not None or Y is not None:
-            X, Y = self.check_rows(X, Y)
-            data = Observations(self.scaling_.inputs(X), self.scaling_.outputs(Y))
+            data = self._given_observations(X, Y)
+        elif not isinstance(groups, str):
+            raise InputError("groups must be passed with X and Y, the training rows that the labels belong to.")
         elif (data := self.training_observations()) is None:
             raise OptionError(
                 "The model stores no training rows. Pass X and Y: the training rows for leave-one-out, or held-out rows."
             )
-        mean, std, cdf, is_gaussian = combine_leave_one_out(self._leave_one_out(data), data.Y)
+        is_by_entry = isinstance(groups, str) and groups == "entries"
+        index = None if is_by_entry else group_index(groups, data.num_rows)
+        predictions = (gp.leave_one_out(data.X, data.Y, data.noise, groups=groups) for gp in self._drawn_models())
+        mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y, index)
         scaling = self.scaling_
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
 
-    def _leave_one_out(self, data: Observations) -> Iterator[LeaveOneOut]:
-        """Yield leave-one-out predictions of each hyperparameter draw, or of the point estimate."""
-        if not isinstance(self.posterior_, MixturePosterior):
-            yield self.gp_.leave_one_out(data.X, data.Y, data.noise)
-            return
-        for index in range(len(self.posterior_)):
-            yield self.posterior_.parts.set_draw(index).leave_one_out(data.X, data.Y, data.noise)
+    def _given_observations(self, X, Y) -> Observations:
+        """Return given training rows in standardized units, with the known noise of the stored rows if there is any."""
+        X, Y = self.check_rows(X, Y)
+        given, stored = Observations(self.scaling_.inputs(X), self.scaling_.outputs(Y)), self.training_observations()
+        if stored is None or stored.noise is None:
+            return given
+        pairs = (given.X, stored.X), (given.Y, stored.Y)
+        if all(a.shape == b.shape and torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in pairs):
+            return stored
+        raise OptionError(
+            "Leave-one-out predictions of a model with known noise are supported only for its training rows, in their order. Pass these, or omit X and Y."
+        )
 
     def _inputs(self, X) -> torch.Tensor:
+        X = self._points(X)  # which checks that the estimator is fitted
+        return self.scaling_.inputs(X)
+
+    def _points(self, X) -> np.ndarray:
+        """Check points (m, d) in original units."""
         check_is_fitted(self, "posterior_")
-        return self.scaling_.inputs(input_table(self, X, reset=False))
+        return input_table(self, X, reset=False)

@@ -30,6 +30,13 @@ def replicate_weights(counts: np.ndarray, num_replicates: int, seed: int) -> np.
     return draws * (counts.sum() / draws.sum(1, keepdims=True))
 
 
+def refitted_weights(solution) -> np.ndarray:
+    """Return the weights of one of several fits; Ctrl-C during one ends them all."""
+    if solution.report.interrupted:
+        raise KeyboardInterrupt
+    return solution.weights.numpy()
+
+
 def replicate_fits(fit: Callable[[np.ndarray], Fit], weights: Sequence[np.ndarray], verbose: int = 0) -> list[Fit]:
     """Call `fit` with each row of weights. Ctrl-C keeps the replicates so far, if at least two, and warns."""
     found: list[Fit] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution
+from ovkgp.estimators.common.dates import describe_origin
 from ovkgp.estimators.common.descriptions import (
     NO_STD,
     Description,
@@ -24,7 +25,7 @@ from ovkgp.estimators.common.descriptions import (
 from ovkgp.estimators.common.options import check_constraints
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize, summarize_facts
-from ovkgp.estimators.common.validation import input_table, output_table
+from ovkgp.estimators.common.validation import convert_output_times, input_table, output_table
 from ovkgp.estimators.storage.storage import SavableMixin
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.fit_report import FitReport
@@ -53,7 +54,7 @@ class Estimator(SavableMixin, BaseEstimator):
     has_trained_hyperparameters : bool
         Whether hyperparameters are trained on the evidence, as those of a `GPRegressor`.
     has_leave_one_out : bool
-        Whether stored training entries can be predicted from all others.
+        Whether stored training rows can be predicted from all others.
     learned_levels : ndarray or None
         Quantile levels that predictions are restricted to.
     hyperparameter_draws : ArviZ object or None
@@ -73,7 +74,7 @@ class Estimator(SavableMixin, BaseEstimator):
     has_costs: ClassVar[bool] = False
     has_trained_hyperparameters: ClassVar[bool] = False
     has_leave_one_out = False
-    learned_levels = hyperparameter_draws = None
+    learned_levels = None
     calibration_note: ClassVar[str] = NO_STD
     reported: ClassVar[tuple[tuple[str, str], ...]] = ()
     _parameter_constraints: ClassVar[dict[str, list]] = {}
@@ -95,8 +96,8 @@ class Estimator(SavableMixin, BaseEstimator):
             f"{type(self).__name__} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
         )
 
-    def leave_one_out_entries(self, X=None, Y=None) -> EntryPredictions:
-        """Predict each training entry from all others; raise OptionError if there is no closed form."""
+    def leave_one_out_entries(self, X=None, Y=None, groups="rows") -> EntryPredictions:
+        """Predict each training entry without its row or group; raise OptionError if there is no closed form."""
         if not self.has_predictive:
             return self.predictive(X)  # raises
         raise OptionError(
@@ -113,7 +114,7 @@ class Estimator(SavableMixin, BaseEstimator):
 
     def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
         """Check further outputs (n, p)."""
-        table, p = output_table(Y, X)[0], len(self.output_names_)
+        table, p = output_table(convert_output_times(self, Y, reset=False), X)[0], len(self.output_names_)
         if table.shape[1] != p:
             raise InputError(f"Y must have {pluralize(p, 'column')}, as in fit, got {table.shape[1]}.")
         return table
@@ -164,6 +165,11 @@ class Estimator(SavableMixin, BaseEstimator):
         return summarize_facts(self)
 
     @property
+    def hyperparameter_draws(self):
+        """Sampled hyperparameters, `draws_`; None if they were not sampled."""
+        return getattr(self, "draws_", None)
+
+    @property
     def fit_report(self) -> FitReport | None:
         """Report of an iterative training; None if there was none."""
         return getattr(self, "fit_report_", None)
@@ -177,6 +183,12 @@ class Estimator(SavableMixin, BaseEstimator):
     def input_labels(self) -> list[str]:
         """Return the input columns; "input 0", … if the estimator was fitted to an array."""
         return self.input_names or [f"input {i}" for i in range(self.n_features_in_)]
+
+    def label_units(self, role: str, names: Iterable) -> list[str]:
+        """Add "(days since …)" to the names of the columns, of `role` "input" or "output", that held dates."""
+        names = [str(name) for name in names]
+        times = getattr(self, f"{role}_times_", None) or [None] * len(names)
+        return [n if time is None else f"{n} ({describe_origin(time)})" for n, time in zip(names, times, strict=True)]
 
     @property
     def has_output_names(self) -> bool:

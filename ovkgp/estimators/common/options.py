@@ -19,6 +19,8 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.likelihoods.factory import LIKELIHOODS
 
+MAX_COUNT = 10**9  # largest number of rows, features, iterations, … that an option may ask for
+
 
 class Rule(Options):
     """Constraint of scikit-learn with a predicate and the description of the allowed values, of which `names` are strings."""
@@ -49,11 +51,10 @@ def names_in(names: Callable[[], Iterable[str]]) -> Rule:
     return Rule("", lambda value: isinstance(value, str) and value in names(), names)
 
 
-def integer(minimum: int = 1) -> Rule:
-    """Allow integers of at least a minimum."""
-    return Rule(
-        f"an integer of at least {minimum}", lambda value: not isinstance(value, bool) and index(value) >= minimum
-    )
+def integer(minimum: int = 1, maximum: int = MAX_COUNT) -> Rule:
+    """Allow integers between a minimum and a maximum, by default the largest number of anything that fits in memory."""
+    text = f"an integer of at least {minimum}" + (f" and at most {maximum}" if maximum != MAX_COUNT else "")
+    return Rule(text, lambda value: not isinstance(value, bool) and minimum <= index(value) <= maximum)
 
 
 def number(text: str, test: Callable[[float], bool]) -> Rule:
@@ -82,7 +83,7 @@ POSITIVES = vector("a list of positive numbers", lambda value: value > 0)
 NONNEGATIVE = number("a nonnegative number", lambda value: value >= 0)
 FRACTION = number("a number between 0 and 1", lambda value: 0 < value < 1)
 FRACTIONS = vector("a list of numbers between 0 and 1", lambda value: 0 < value < 1)
-RANDOM_STATE = [integer(0), np.random.RandomState, np.random.Generator, None]
+RANDOM_STATE = [integer(0, 2**32 - 1), np.random.RandomState, np.random.Generator, None]
 VERBOSE = [integer(0), "boolean"]
 DESCRIPTIONS = {None: "None", "array-like": "an array", "boolean": "a boolean", callable: "a function"}
 

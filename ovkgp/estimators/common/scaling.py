@@ -8,15 +8,18 @@ since their units are not known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.estimators.common.validation import as_array
+from ovkgp.estimators.common.dates import Origins, check_kinds, to_days
+from ovkgp.estimators.common.validation import as_array, check_finite
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.inference.posteriors.posterior import FunctionDraws
@@ -44,10 +47,8 @@ class Moments:
     @classmethod
     def of(cls, columns: np.ndarray) -> Moments:
         """Compute the moments of an array (n, k), a part of the rows at a time."""
-        total = cls._of_part(columns[:CHUNK_ROWS])
-        for part in _parts(columns[CHUNK_ROWS:]):
-            total = total + cls._of_part(part)
-        return total
+        starts = range(0, max(len(columns), 1), CHUNK_ROWS)
+        return reduce(add, (cls._of_part(columns[i : i + CHUNK_ROWS]) for i in starts))
 
     @classmethod
     def _of_part(cls, columns: np.ndarray) -> Moments:
@@ -74,10 +75,6 @@ class Moments:
 
 def _unit(largest: np.ndarray) -> np.ndarray:
     return np.where(largest > 0, largest, 1.0)
-
-
-def _parts(columns: np.ndarray) -> Iterator[np.ndarray]:
-    return (columns[i : i + CHUNK_ROWS] for i in range(0, len(columns), CHUNK_ROWS))
 
 
 @storable_record
@@ -172,8 +169,8 @@ def _offset_and_scale(moments: Moments, shared: bool) -> tuple[np.ndarray, np.nd
 class ScaledDraws(Sequence):
     """Functions X (m, d) ↦ (m, p), or (m,) if Y was one-dimensional, in original units; calling it evaluates all at once."""
 
-    def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool):
-        self._draws, self._scaling, self._is_flat = draws, scaling, is_flat
+    def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool, times: Origins | None = None):
+        self._draws, self._scaling, self._is_flat, self._times = draws, scaling, is_flat, times
 
     def __len__(self) -> int:
         return len(self._draws)
@@ -182,22 +179,24 @@ class ScaledDraws(Sequence):
         return self._evaluate(self._draws, X)
 
     def __getitem__(self, index):
-        chosen = self._draws[index]
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return lambda X: self._evaluate(chosen, X)
+        return partial(self._evaluate, self._draws[index])
 
     def _evaluate(self, draw, X) -> np.ndarray:
-        values = self._scaling.mean(draw(self._scaling.inputs(points(X, self._scaling))))
+        values = self._scaling.mean(draw(self._scaling.inputs(points(X, self._scaling, self._times))))
         return values[..., 0] if self._is_flat else values
 
 
-def points(X, scaling: Scaling) -> np.ndarray:
-    """Return X as an array (m, d) in original units."""
-    X = np.asarray(as_array(X), dtype=np.float64)
+def points(X, scaling: Scaling, times: Origins | None = None) -> np.ndarray:
+    """Return X as an array (m, d) in original units, with dates in days since `times`, those of the fit."""
+    X, found = to_days(as_array(X), times)
+    X, d = np.asarray(X, dtype=np.float64), len(scaling.input_scale)
     X = X[:, None] if X.ndim == 1 else X
-    if X.ndim != 2 or X.shape[1] != (d := len(scaling.input_scale)):
+    if X.ndim != 2 or X.shape[1] != d:
         raise InputError(f"X must have shape (m, {d}), got {X.shape}.")
+    check_kinds(found, times, range(d), "X")
+    check_finite(X, range(d))
     return X
 
 

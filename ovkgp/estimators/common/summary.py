@@ -28,7 +28,6 @@ VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std
 """Hyperparameters that are variances, and the names of their square roots."""
 FIELD_VARIANCES = {"curl_free": "potential std", "divergence_free": "stream function std"}
 """Names of the square root of the outputscale of a field kernel, which scales a potential or a stream function."""
-HELMHOLTZ_VARIANCES = {"curl": "potential std", "div": "stream function std"}
 MATRICES = {"output_matrix": "signal", "noise": "noise"}  # matrices between outputs
 NAMES = {"mean.slopes": "mean slope", "alpha": "alpha", "period_length": "period", "df": "degrees of freedom"}
 """Other names that differ from those in the code."""
@@ -55,8 +54,13 @@ class ColumnNames(NamedTuple):
 
     @classmethod
     def of(cls, estimator) -> ColumnNames:
-        """Return the names of a fitted estimator; `x0`, `y0`, … if it has none or they are not distinct."""
-        return cls(*axis_names(estimator), getattr(estimator, "kernel_", None))
+        """Return the names of a fitted estimator; `x0`, `y0`, … if it has none or they are not distinct.
+
+        Columns of dates and durations are followed by "(days)", the unit of their lengthscales.
+        """
+        inputs, outputs = axis_names(estimator)
+        inputs, outputs = _add_days(inputs, estimator, "input_times_"), _add_days(outputs, estimator, "output_times_")
+        return cls(inputs, outputs, getattr(estimator, "kernel_", None))
 
 
 class Hyperparameter(NamedTuple):
@@ -79,6 +83,11 @@ def axis_names(estimator) -> tuple[list[str], list[str]]:
     output_names = getattr(estimator, "output_names_", [])
     outputs = [f"y{a}" for a in range(len(output_names))]
     return _distinct(getattr(estimator, "feature_names_in_", inputs), inputs), _distinct(output_names, outputs)
+
+
+def _add_days(names: list[str], estimator, attribute: str) -> list[str]:
+    times = getattr(estimator, attribute, None) or [None] * len(names)
+    return [name if time is None else f"{name} (days)" for name, time in zip(names, times, strict=True)]
 
 
 def _distinct(names, numbered: list[str]) -> list[str]:
@@ -155,7 +164,7 @@ def _label(name: str, names: ColumnNames) -> str:
     term, _, last = name.rpartition(".")
     if name in NAMES:
         return NAMES[name]
-    if last == "outputscale" and (known := HELMHOLTZ_VARIANCES.get(term) or FIELD_VARIANCES.get(names.structure)):
+    if last == "outputscale" and (known := FIELD_VARIANCES.get(term) or FIELD_VARIANCES.get(names.structure)):
         label = known
     else:
         label = VARIANCES.get(last) or NAMES.get(last) or last.replace("_", " ")
@@ -201,7 +210,7 @@ def format_values(values: dict[str, Tensor], estimator, structure: str, scaling:
     draws = {n: draws_in_original_units(n, value, structure, scaling) for n, value in draws.items()}
     return _listed(
         f"{row.parameter} ({', '.join(filter(None, row[1:3]))}) = {row.draws.item():.4g}".replace(" ()", "")
-        for row in list_hyperparameters(draws, ColumnNames(*axis_names(estimator), structure))
+        for row in list_hyperparameters(draws, ColumnNames.of(estimator)._replace(structure=structure))
     )
 
 
@@ -210,6 +219,15 @@ def summarize(estimator) -> Summary:
     counts, evidence = estimator._num_observed, evidence_name(estimator)
     lines = [f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}"]
     about = {"data": _data(estimator)}
+    names, roles = axis_names(estimator), ("input", "output")
+    units = [
+        label
+        for role, own in zip(roles, names, strict=True)
+        for label in estimator.label_units(role, own)
+        if label not in own
+    ]
+    if units:
+        about["dates"] = ", ".join(units)
     about[evidence] = f"{estimator.log_evidence_:.4g} ({estimator.log_evidence_ / counts.sum():.4g} per observed entry)"
     if estimator.fit_report_ is not None:
         about[evidence] += f"; optimization: {estimator.fit_report_.message}"
@@ -232,11 +250,13 @@ def summarize(estimator) -> Summary:
 
 def summarize_facts(estimator) -> Summary:
     """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line."""
-    inputs = estimator.input_names or range(estimator.n_features_in_)
-    found = {"estimator": type(estimator).__name__, "inputs": ", ".join(map(str, inputs))}
+    inputs = estimator.label_units("input", estimator.input_names or range(estimator.n_features_in_))
+    found = {"estimator": type(estimator).__name__, "inputs": ", ".join(inputs)}
     for attribute, label in {"output_names_": "outputs", "classes_": "classes"}.items():
         if hasattr(estimator, attribute):
-            found[label] = _count_listed(getattr(estimator, attribute))
+            names = getattr(estimator, attribute)
+            total = f" ({len(names)} in total)" if len(names) > MAX_LISTED_NAMES else ""
+            found[label] = f"{_listed(map(str, names))}{total}"
     if (report := estimator.fit_report) is not None:
         found |= {"rows": str(report.num_rows), "training": report.message}
     for attribute, label in FACT_LABELS.items():
@@ -244,11 +264,6 @@ def summarize_facts(estimator) -> Summary:
             found[label] = f"{getattr(estimator, attribute):.4g}"
     width = max(map(len, found))
     return Summary("\n".join(f"{label:<{width}}  {text}" for label, text in found.items()))
-
-
-def _count_listed(names) -> str:
-    text = ", ".join(map(str, names[:MAX_LISTED_NAMES]))
-    return f"{text}, … ({len(names)} in total)" if len(names) > MAX_LISTED_NAMES else text
 
 
 def format_hyperparameters(rows: list[Hyperparameter]) -> list[str]:
@@ -297,9 +312,9 @@ def _data(estimator) -> str:
     return f"{text} ({_listed(f'{n} {c}' for n, c in zip(estimator.output_names_, counts, strict=True))})"
 
 
-def _listed(items: Iterable[str], most: int = 12) -> str:
+def _listed(items: Iterable[str]) -> str:
     items = [*items]
-    return ", ".join([*items[:most], *(["…"] if len(items) > most else [])])
+    return ", ".join(items if len(items) <= MAX_LISTED_NAMES else [*items[:MAX_LISTED_NAMES], "…"])
 
 
 def evidence_name(estimator) -> str:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
+from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length, validate_data
 
+from ovkgp.checks import as_numbers
+from ovkgp.estimators.common.dates import check_kinds, from_days, to_days
 from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.model.row_sample import draw_random_rows
 
@@ -28,23 +31,78 @@ def as_array(values):
 
 
 def input_table(estimator, X, *, reset: bool) -> np.ndarray:
-    """Return X as a finite (n, d) array in float64 or float32; check its columns, or store them if `reset`."""
-    return validate_data(estimator, as_array(X), reset=reset, dtype=[np.float64, np.float32])
+    """Return X as a finite (n, d) array in float64 or float32, C-contiguous, with dates in days since those of the fit.
+
+    Check its columns, or store them if `reset`.
+    """
+    fitted = None if reset else getattr(estimator, "input_times_", None)
+    X, times = to_days(_dense(X, "X"), fitted)
+    names = output_names(X)
+    # the memory layout would change the order of sums, and so the last digits
+    X = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], order="C", ensure_all_finite=False)
+    labels = range(X.shape[1]) if names is None else map(repr, names)
+    check_finite(X, labels := list(labels))
+    if not reset:
+        check_kinds(times, fitted, labels, "X")
+    elif times is None:
+        vars(estimator).pop("input_times_", None)
+    else:
+        estimator.input_times_ = times
+    return X
+
+
+def check_finite(X: np.ndarray, labels: Sequence) -> None:
+    """Check that X (n, d) has neither NaN nor infinity; `labels` are those of its columns."""
+    if (is_finite := np.isfinite(X)).all():
+        return
+    row, column = np.argwhere(~is_finite)[0]
+    value = "NaN" if np.isnan(X[row, column]) else "infinity"
+    raise InputError(
+        f"X must be finite, got {value} in row {row}, column {labels[column]}. Drop the row or fill in the value, for example with sklearn.impute.SimpleImputer."
+    )
+
+
+def _dense(values, name: str):
+    """Convert tensors and masked arrays as `as_array` does; reject sparse ones."""
+    if sparse.issparse(values):
+        raise InputError(f"{name} must be dense, got a sparse {type(values).__name__}. Pass {name}.toarray().")
+    if torch.is_tensor(values) and values.layout is not torch.strided:
+        raise InputError(f"{name} must be dense, got a sparse tensor. Pass {name}.to_dense().")
+    return as_array(values)
 
 
 def as_inputs(estimator, X: np.ndarray) -> np.ndarray | pd.DataFrame:
-    """Return points (m, d) with column names if the estimator was fitted to a data frame."""
-    names = getattr(estimator, "feature_names_in_", None)
-    return X if names is None else pd.DataFrame(X, columns=names)
+    """Return points (m, d) with column names if the estimator was fitted to a data frame, and with dates instead of days."""
+    names, times = (getattr(estimator, name, None) for name in ("feature_names_in_", "input_times_"))
+    if times is not None and isinstance(X, np.ndarray) and X.dtype.kind == "f":
+        X = pd.DataFrame(dict(enumerate(from_days(X, times))))
+    if names is None or isinstance(X, pd.DataFrame):
+        return X if names is None else X.set_axis(names, axis=1)
+    return pd.DataFrame(X, columns=names)
+
+
+def convert_output_times(estimator, Y, *, reset: bool):
+    """Return Y with dates in days since those of the fit, NaN where missing; check its columns, or store them if `reset`."""
+    fitted = None if reset else getattr(estimator, "output_times_", None)
+    Y, times = to_days(_dense(Y, "Y"), fitted, "Y")
+    if not reset:
+        names = estimator.output_names_
+        p = len(names) if np.ndim(Y) > 1 and np.shape(Y)[1] == len(names) else 1
+        check_kinds(times, fitted, list(map(repr, names))[:p], "Y")
+    elif times is None:
+        vars(estimator).pop("output_times_", None)
+    else:
+        estimator.output_times_ = times
+    return Y
 
 
 def output_table(Y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
     """Return Y as an (n, p) array with NaN where missing, its column names, and whether it was one-dimensional."""
     if Y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
-    names = output_names(Y)
+    names, Y = output_names(Y), to_days(_dense(Y, "Y"), name="Y")[0]
     table = check_array(
-        as_array(Y), ensure_2d=False, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", input_name="Y"
+        Y, ensure_2d=False, dtype=[np.float64, np.float32], order="C", ensure_all_finite="allow-nan", input_name="Y"
     )
     if table.ndim > 2:
         raise InputError(f"Y must be (n,) or (n, p), got shape {table.shape}.")
@@ -69,19 +127,11 @@ def output_names(Y) -> list[str] | None:
     return None if name is None else [str(name)]
 
 
-def numbers(values, name: str) -> np.ndarray:
-    """Convert values to an array of float64."""
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of numbers, got {values!r}.") from error
-
-
 def entry_values(values, Y: np.ndarray, name: str) -> np.ndarray | None:
     """Return values with the shape of Y (n, p), such as variances; None stays None."""
     if values is None:
         return None
-    values = numbers(as_array(values), name)
+    values = as_numbers(as_array(values), name)
     values = values[:, None] if values.ndim == 1 and Y.shape[1] == 1 else values
     if values.shape != Y.shape:
         raise InputError(f"{name} has shape {values.shape}, expected {Y.shape}, the shape of Y.")
@@ -122,7 +172,7 @@ def apply_weights(X: np.ndarray, Y: np.ndarray, weight) -> WeightedData:
     """Apply the weights of rows (n,) or entries (n, p)."""
     if weight is None:
         return WeightedData(X, Y)
-    weight = np.asarray(as_array(weight), dtype=np.float64)
+    weight = as_numbers(as_array(weight), "sample_weight")
     counts = weight if weight.ndim == 1 and len(weight) == len(Y) else None
     weight = np.broadcast_to(weight[:, None], Y.shape) if counts is not None else weight
     weight = entry_values(weight, Y, "sample_weight")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from ovkgp.estimators.common.bootstrap import refitted_weights
 from ovkgp.estimators.quantiles.model import rebuild_model, solve_quantiles
 from ovkgp.estimators.quantiles.rows import NUM_FOLDS, weighted_quantiles
 from ovkgp.estimators.storage.values import storable_record
@@ -37,10 +38,7 @@ def fit_folds(estimator, seed: int) -> CrossValidationFits:
         rows = model.rows.select(kept)
         part = replace(model, rows=rows, Phi=None if model.Phi is None else model.Phi[torch.from_numpy(kept)])
         lam = estimator.lam_ * model.rows.count / rows.count  # the weight of data against prior is λ n
-        found = solve_quantiles(estimator, part, side, lam, estimator.function_.weights)
-        if found.report.interrupted:
-            raise KeyboardInterrupt
-        weights.append(found.weights.numpy())
+        weights.append(refitted_weights(solve_quantiles(estimator, part, side, lam, estimator.function_.weights)))
     return CrossValidationFits(np.stack(weights), folds)
 
 

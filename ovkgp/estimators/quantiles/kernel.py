@@ -11,16 +11,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
+from gpytorch.module import Module
+from gpytorch.priors import MultivariateNormalPrior, NormalPrior
 from linear_operator import to_dense
-from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn import Parameter
 
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.inference.algebra.dense import dense_log_density
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.tasks.factors import Factor
+from ovkgp.inference.training.lbfgs import find_mode
+from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.kernels.records import make_scalar_kernel
 
 TRENDS = ("linear", "quadratic")
@@ -31,15 +36,17 @@ LOG_NOISE_MEAN, LOG_NOISE_STD = -1.0, 1.5  # prior mean and standard deviation o
 MAX_ROWS = 500  # maximum number of rows of the Gaussian process
 LOG_LENGTHSCALE_COMMON_STD, LOG_LENGTHSCALE_COLUMN_STD = 1.0, 0.5
 """Prior standard deviations of log ℓ: of the part common to all columns, and of the part of each column."""
-LOG_VARIANCE_MEANS = {"noise": LOG_NOISE_MEAN, "stationary": 0.0, "linear": 0.0, "quadratic": -2.0}
-"""Prior means of the log variances for a target of variance one."""
-LOG_VARIANCE_STD = 3.0  # prior standard deviation of the log variances except that of the noise
+LOG_VARIANCE_PRIORS = ((LOG_NOISE_MEAN, LOG_NOISE_STD), (0.0, 3.0), (0.0, 3.0), (-2.0, 3.0))
+"""Prior means and standard deviations of log σ², log v·s, log v·l and log v·q for a target of variance one."""
 MIN_NOISE = 1e-6
 MIN_SIGNAL = 1e-3  # lower bound of the signal variance that sets the scale of the intercept
 MAX_ITER = 100
+TOLERANCE = 1e-6  # relative change of the log density over five iterations at which the training stops
 INITIAL_LENGTHSCALE_RATIO = 4.0
 """Initial lengthscales are the prior ones divided by this; from there both oscillations and lines are found."""
-MIN_LOG_ODDS = 5.0  # increase of the log density (odds of 150) required to select a quadratic trend
+MIN_LOG_ODDS = 5.0 - math.log(LOG_VARIANCE_PRIORS[-1][1] * math.sqrt(2 * math.pi))
+"""Increase of the log density required to select a quadratic trend: odds of 150, times the prior density of log v·q at
+its mean."""
 
 
 @dataclass(frozen=True)
@@ -113,74 +120,53 @@ def learn_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, leng
     `kernel` is the name of a scalar kernel. Complexity: O(n³) for each of at most 100 steps, n ≤ 500: about a second.
     """
     sample = rows.clip_outliers().sample(MAX_ROWS)
-    X, y = torch.from_numpy(sample.X), torch.from_numpy(sample.Y[:, 0])
-    posterior = _LogPosterior(X, y, kernel, trend, lengthscale)
-    bounds = [(-5.0, 9.0)] * posterior.num_scales + [(-16.0, 9.0)] * len(posterior.terms)
-    found = minimize(
-        posterior, posterior.initial_value, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_ITER}
-    )
-    scales, variances = posterior.split(torch.from_numpy(found.x))
-    variances = {name: variance.item() for name, variance in variances.items()}
-    noise = variances.pop("noise") + MIN_NOISE
+    data = Observations(torch.from_numpy(sample.X), torch.from_numpy(sample.Y))
+    density = make_log_density(data, kernel, trend, lengthscale)
+    found = find_mode(density.vector, density, [density.vector.get()], MAX_ITER, TOLERANCE)
+    density.vector.set(found.u)
+    noise, *variances = density.gp.log_variances.exp().tolist()
     return LearnedKernel(
-        scales.numpy() if lengthscale is None else lengthscale,
-        KernelProportions.from_variances(**variances),
-        GaussianScales(sum(variances.values()), noise),
-        -float(found.fun),
+        density.gp.log_lengthscale.detach().exp().numpy() if lengthscale is None else lengthscale,
+        KernelProportions.from_variances(*variances),
+        GaussianScales(sum(variances), noise + MIN_NOISE),
+        found.value,
     )
 
 
-class _LogPosterior:
-    """Negative log posterior density of log ℓ and the log variances, with its gradient."""
+def make_log_density(data: Observations, kernel: str, trend: str | None, lengthscale) -> LogDensity:
+    """Make the log posterior density of log ℓ, unless ℓ is given, and of the log variances."""
+    covariance = _RowCovariance(data.X, kernel, trend, lengthscale)
+    vector = ParameterVector(covariance, {"log_lengthscale": (-5.0, 9.0), "log_variances": (-16.0, 9.0)})
+    evidence = lambda: dense_log_density(covariance(), data.Y[:, 0])  # noqa: E731
+    return LogDensity(covariance, evidence, data, vector, jacobian=False)
 
-    def __init__(self, X: Tensor, y: Tensor, kernel: str, trend: str | None, lengthscale):
-        self.X, self.y, self.kernel = X, y, make_scalar_kernel(kernel).double().requires_grad_(False)
+
+class _RowCovariance(Module):
+    """Covariance (n, n) of the rows including noise, with priors on its parameters log ℓ (d,) and log variances."""
+
+    def __init__(self, X: Tensor, kernel: str, trend: str | None, lengthscale):
+        super().__init__()
+        self.X, self.kernel = X, make_scalar_kernel(kernel).double().requires_grad_(False)
         self.kernel.lengthscale = 1.0
-        d = X.shape[1]
-        self.lengthscale = None if lengthscale is None else torch.as_tensor(lengthscale, dtype=torch.float64)
-        self.num_scales = d if lengthscale is None else 0
-        self.terms = ["noise", "stationary", *TRENDS[: (None, *TRENDS).index(trend)]]
-        self.gram = X @ X.T / d
-        self.prior_mean = torch.tensor(
-            [math.log(2 * math.sqrt(d))] * self.num_scales + [LOG_VARIANCE_MEANS[term] for term in self.terms],
-            dtype=torch.float64,
-        )
-        covariance = torch.full((self.num_scales, self.num_scales), LOG_LENGTHSCALE_COMMON_STD**2, dtype=torch.float64)
-        covariance.diagonal().add_(LOG_LENGTHSCALE_COLUMN_STD**2)
-        stds = torch.tensor(
-            [LOG_NOISE_STD if term == "noise" else LOG_VARIANCE_STD for term in self.terms], dtype=torch.float64
-        )
-        self.precision = torch.block_diag(torch.linalg.inv(covariance), stds.pow(-2).diag())
+        d, num_trends = X.shape[1], (None, *TRENDS).index(trend)
+        self.trends = [(X @ X.T / d) ** power for power in range(1, num_trends + 1)]
+        mean, std = torch.tensor(LOG_VARIANCE_PRIORS[: 2 + num_trends], dtype=torch.float64).T
+        self.register_parameter("log_variances", Parameter(mean.clone()))
+        self.register_prior("variances_prior", NormalPrior(mean, std), "log_variances")
+        mean = torch.full((d,), math.log(2 * math.sqrt(d)), dtype=torch.float64)
+        covariance = LOG_LENGTHSCALE_COMMON_STD**2 + LOG_LENGTHSCALE_COLUMN_STD**2 * torch.eye(d, dtype=torch.float64)
+        initial = mean - math.log(INITIAL_LENGTHSCALE_RATIO)
+        if lengthscale is not None:
+            initial = torch.as_tensor(lengthscale, dtype=torch.float64).expand(d).log()
+        self.register_parameter("log_lengthscale", Parameter(initial, requires_grad=lengthscale is None))
+        self.register_prior("lengthscale_prior", MultivariateNormalPrior(mean, covariance), "log_lengthscale")
 
-    @property
-    def initial_value(self) -> np.ndarray:
-        value = self.prior_mean.numpy().copy()
-        value[: self.num_scales] -= math.log(INITIAL_LENGTHSCALE_RATIO)
-        return value
-
-    def split(self, logs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return ℓ and the variances by name."""
-        values = logs.exp()
-        scales = values[: self.num_scales] if self.lengthscale is None else self.lengthscale
-        return scales, dict(zip(self.terms, values[self.num_scales :], strict=True))
-
-    def __call__(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        point = torch.tensor(logs, requires_grad=True)
-        value = self._evidence(*self.split(point)) + self._prior(point)
-        value.backward()
-        return value.item(), point.grad.numpy()
-
-    def _prior(self, point: Tensor) -> Tensor:
-        difference = point - self.prior_mean
-        return difference @ (self.precision @ difference) / 2
-
-    def _evidence(self, scales: Tensor, variances: dict[str, Tensor]) -> Tensor:
-        noise, signal = variances["noise"] + MIN_NOISE, sum(v for name, v in variances.items() if name != "noise")
-        K = signal + variances["stationary"] * to_dense(self.kernel(self.X / scales))
-        for power, name in enumerate(TRENDS, 1):
-            if name in variances:
-                K = K + variances[name] * self.gram**power
-        return -dense_log_density(K + noise * torch.eye(len(K), dtype=torch.float64), self.y)
+    def forward(self) -> Tensor:
+        noise, stationary, *variances = self.log_variances.exp()
+        K = stationary + sum(variances) + stationary * to_dense(self.kernel(self.X / self.log_lengthscale.exp()))
+        for variance, gram in zip(variances, self.trends, strict=True):
+            K = K + variance * gram
+        return K + (noise + MIN_NOISE) * torch.eye(len(K), dtype=torch.float64)
 
 
 def estimate_gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScales:

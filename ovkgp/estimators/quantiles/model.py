@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
+from ovkgp.estimators.common.bootstrap import refitted_weights, replicate_fits, replicate_weights
 from ovkgp.estimators.common.task_options import InterceptFactor, input_factor, make_measure, task_factor, task_kernel
 from ovkgp.estimators.quantiles.kernel import (
     GaussianQuantiles,
@@ -29,12 +29,13 @@ from ovkgp.estimators.quantiles.kernel import (
     learn_kernel,
     learn_trend,
 )
-from ovkgp.estimators.quantiles.rows import LOSS_CLIP_IQRS, QuantileRows
+from ovkgp.estimators.quantiles.rows import LOSS_CLIP_IQRS, NUM_FOLDS, QuantileRows
 from ovkgp.estimators.storage.values import storable_record
-from ovkgp.exceptions import FitWarning, OptionError
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.tasks.factors import DerivativeTaskFactor, Factor, LevelFactor
 from ovkgp.inference.tasks.noncrossing import METHODS, NonCrossing, solve_noncrossing
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution, zero_offset
+from ovkgp.inference.tasks.quantile_distribution import Rearranged
 from ovkgp.inference.tasks.sandwich import Sandwich, sandwich
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.inference.tasks.solvers.streamed import StreamedProblem, StreamedSolution
@@ -52,6 +53,9 @@ OFFSET_STREAM = 1  # spawn key of the random numbers of the errors of the prior 
 LAM_EXPONENTS = np.arange(2.0, -3.25, -0.5)  # exponents of ten by which the path multiplies the initial λ
 PATIENCE = 2
 """Number of steps without a new minimum that end the path below the initial λ; far above it, losses hardly differ."""
+REARRANGEMENT_LEVELS = torch.arange(1, 200, dtype=torch.float64) / 200
+"""Levels at which curves are sorted; they include the percentiles."""
+CHUNK_POINTS = 1 << 14
 PATH_TOLERANCE, PATH_MAX_ITER = 3e-3, 220
 """Relative duality gap and maximum number of iterations of the fits of a path; held-out losses differ by more."""
 
@@ -87,6 +91,11 @@ def make_task_side(options, num_tasks: int, seed: int) -> TaskSide:
     return TaskSide(grid(levels), LevelFactor(levels, to_dense(kernel(levels.unsqueeze(-1))).detach()))
 
 
+def select_num_tasks(options, count: float) -> int:
+    """Return `num_tasks`; if "auto", the square root of the number of rows, between 10 and 50."""
+    return int(np.clip(np.sqrt(count), 10, 50)) if options.num_tasks == "auto" else options.num_tasks
+
+
 def finite_levels(options) -> np.ndarray:
     """Return the sorted levels of a finite coupling."""
     return np.unique(np.asarray(DEFAULT_LEVELS if options.levels is None else options.levels, dtype=np.float64))
@@ -115,31 +124,20 @@ class QuantileModel:
 
     def problem(self, side: TaskSide, lam: float) -> TaskProblem:
         """Return the objective J at λ with Φ in memory."""
-        targets = self._targets() - self.offset(side.measure.nodes)
-        return TaskProblem(self.Phi, side.rows, targets, self._integral_loss(side), lam, self._row_weights())
+        targets, loss, weights = self._objective_parts(side)
+        return TaskProblem(self.Phi, side.rows, targets - self.offset(side.measure.nodes), loss, lam, weights)
 
     def streamed_problem(self, side: TaskSide, lam: float, seed: int = 0) -> StreamedProblem:
         """Return the objective J at λ with rows of Φ that are computed in chunks."""
-        return StreamedProblem.from_factor(
-            self.inputs,
-            torch.from_numpy(self.rows.X),
-            side.rows,
-            self._targets(),
-            self._integral_loss(side),
-            lam,
-            row_weights=self._row_weights(),
-            offset=self.offset(side.measure.nodes),
-            random_state=seed,
-        )
+        targets, loss, weights = self._objective_parts(side)
+        X, offset = torch.from_numpy(self.rows.X), self.offset(side.measure.nodes)
+        options = {"row_weights": weights, "offset": offset, "random_state": seed}
+        return StreamedProblem.from_factor(self.inputs, X, side.rows, targets, loss, lam, **options)
 
-    def _targets(self) -> Tensor:
-        return torch.from_numpy(self.rows.clip_outliers(LOSS_CLIP_IQRS).y)[:, None]
-
-    def _integral_loss(self, side: TaskSide) -> IntegralLoss:
-        return IntegralLoss(self.loss, side.measure)
-
-    def _row_weights(self) -> Tensor:
-        return torch.from_numpy(self.rows.relative_weights)
+    def _objective_parts(self, side: TaskSide) -> tuple[Tensor, IntegralLoss, Tensor]:
+        """Return targets (n, 1), loss and weights of the rows (n,)."""
+        y, weights = self.rows.clip_outliers(LOSS_CLIP_IQRS).y, self.rows.relative_weights
+        return torch.from_numpy(y)[:, None], IntegralLoss(self.loss, side.measure), torch.from_numpy(weights)
 
     def in_memory(self) -> QuantileModel:
         """Return this model, or, if Φ is not stored, the one of at most 4000 of its rows with Φ in memory."""
@@ -151,10 +149,8 @@ class QuantileModel:
     def penalty(self, side: TaskSide, lam_nc: float) -> NonCrossing:
         """Return the non-crossing penalty Ω on at most 200 rows and all nodes."""
         index, nodes = self.rows.spaced_indices(MAX_ANCHORS), side.measure.nodes
-        return NonCrossing(self.Phi[index], side.factor.slopes(nodes.unsqueeze(-1)), self._offset_slopes(nodes), lam_nc)
-
-    def _offset_slopes(self, nodes: Tensor) -> Tensor:
-        return self.offset.slopes(nodes) if isinstance(self.offset, GaussianQuantiles) else torch.zeros_like(nodes)
+        slopes = self.offset.slopes(nodes) if isinstance(self.offset, GaussianQuantiles) else None
+        return NonCrossing(self.Phi[index], side.factor.slopes(nodes.unsqueeze(-1)), slopes, lam_nc)
 
     def function(self, side: TaskSide, weights: Tensor) -> TaskFunction:
         """Return the function h with the given weights."""
@@ -276,7 +272,17 @@ class QuantilePath:
         return float(self.lams[self.losses.argmin()])
 
 
-def cross_validate_lam(problem: TaskProblem, folds: list[np.ndarray], *, verbose: int = 0) -> QuantilePath:
+def cross_validate_lam(options, model: QuantileModel, seed: int) -> QuantilePath:
+    """Compute held-out losses of a model with Φ in memory and varying y, along a path around its initial λ."""
+    count, kappa = model.rows.count, 0.0 if options.kappa is None else options.kappa
+    initial_lam = model.scales.lam(count) / (1 + kappa / model.scales.residual_scale)
+    side = make_task_side(options, min(NUM_SELECTION_TASKS, select_num_tasks(options, count)), seed)
+    return compute_lam_path(
+        model.problem(side, initial_lam), model.rows.folds(NUM_FOLDS, seed), verbose=options.verbose
+    )
+
+
+def compute_lam_path(problem: TaskProblem, folds: list[np.ndarray], *, verbose: int = 0) -> QuantilePath:
     """Compute held-out losses along a path of decreasing λ, which ends when the loss keeps rising.
 
     `folds` are the indices of the rows held out together. A fit to n' of n rows has the penalty λ n/n', since the
@@ -334,11 +340,41 @@ def make_problem_chunks(estimator) -> Callable[[], Iterable[TaskProblem]]:
     return lambda: [problem]
 
 
+def compute_curves(estimator, X: Tensor, levels: Tensor) -> Tensor:
+    """Compute the curves (m, q) in standardized units, sorted if `noncrossing="rearrange"`."""
+    h, is_sorted = estimator.function_, estimator.noncrossing == "rearrange"
+    if estimator.coupling == "infinite":
+        curves = Rearranged(h, REARRANGEMENT_LEVELS) if is_sorted else h
+        return torch.cat([curves(part, levels) for part in X.split(CHUNK_POINTS)])
+    known = torch.from_numpy(finite_levels(estimator))
+    values = h(X, known)
+    return (values.sort(-1).values if is_sorted else values)[:, _find_levels(known, levels)]
+
+
+def _find_levels(known: Tensor, levels: Tensor) -> list[int]:
+    """Return the indices of levels among the learned ones."""
+    distance, index = (levels[:, None] - known).abs().min(-1)
+    if bool((distance > 1e-9).any()):
+        raise InputError(
+            f'quantiles must be among the learned levels {known.tolist()}, got {levels[distance > 1e-9].tolist()}. Add them to `levels` or use coupling="infinite".'
+        )
+    return index.tolist()
+
+
 def compute_sandwich_std(estimator, X: Tensor, levels: Tensor) -> Tensor:
-    """Compute the standard deviation (m, q) of the curves in standardized units."""
-    h, cov = estimator.function_, estimator.sandwich_
-    variance = cov.variance(h.inputs(X), h.tasks(levels[:, None])) + cov.temperature * h.residual_variance(X, levels)
-    return (variance + compute_offset_variance(estimator, levels)).sqrt()
+    """Compute the standard errors (m, q) of the curves in standardized units."""
+    h, cov, rows = estimator.function_, estimator.sandwich_, estimator.function_.tasks(levels[:, None])
+    variances = [
+        cov.variance(h.inputs(part), rows) + cov.temperature * h.residual_variance(part, levels)
+        for part in X.split(CHUNK_POINTS)
+    ]
+    return (torch.cat(variances) + compute_offset_variance(estimator, levels)).sqrt()
+
+
+def compute_replicate_std(estimator, X: Tensor, levels: Tensor) -> Tensor:
+    """Compute the standard deviation (m, q) of the curves over the replicates, in standardized units."""
+    functions = [replace(estimator.function_, weights=torch.from_numpy(W)) for W in estimator._replicates]
+    return torch.cat([torch.stack([h(part, levels) for h in functions]).std(0) for part in X.split(CHUNK_POINTS)])
 
 
 def compute_offset_variance(estimator, levels: Tensor) -> Tensor:
@@ -364,10 +400,7 @@ def fit_replicates(estimator, seed: int) -> np.ndarray:
 
     def fit(weights: np.ndarray) -> np.ndarray:
         weighted = replace(model, rows=replace(model.rows, weights=weights))
-        found = solve_quantiles(estimator, weighted, side, estimator.lam_, estimator.function_.weights)
-        if found.report.interrupted:
-            raise KeyboardInterrupt  # end all replicates, not only this one
-        return found.weights.numpy()
+        return refitted_weights(solve_quantiles(estimator, weighted, side, estimator.lam_, estimator.function_.weights))
 
     weights = replicate_weights(model.rows.weights, estimator.num_replicates, seed)
     return np.stack(replicate_fits(fit, weights, estimator.verbose))

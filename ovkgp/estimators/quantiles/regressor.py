@@ -9,14 +9,14 @@ likelihood exp(−loss/λ) it is the posterior mode: a Gaussian process of quant
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_array, column_or_1d
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils import check_array, check_X_y, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
 from ovkgp.checks import as_seed
@@ -35,15 +35,15 @@ from ovkgp.estimators.common.prediction_columns import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
-from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
+from ovkgp.estimators.common.validation import as_inputs, convert_output_times, input_table, output_names
 from ovkgp.estimators.quantiles.conformal import CrossValidationFits, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
     DEFAULT_LEVELS,
-    NUM_SELECTION_TASKS,
-    QuantileModel,
-    TaskSide,
+    REARRANGEMENT_LEVELS,
     build_quantile_model,
+    compute_curves,
+    compute_replicate_std,
     compute_sandwich,
     compute_sandwich_std,
     cross_validate_lam,
@@ -51,12 +51,12 @@ from ovkgp.estimators.quantiles.model import (
     fit_replicates,
     make_task_side,
     select_kernel,
+    select_num_tasks,
     solve_quantiles,
 )
 from ovkgp.estimators.quantiles.options import QUANTILE_CONSTRAINTS, check_combinations, check_levels
 from ovkgp.estimators.quantiles.posterior import QuantilePosterior
 from ovkgp.estimators.quantiles.rows import (
-    NUM_FOLDS,
     PERCENTILES,
     Crossing,
     QuantileRows,
@@ -67,21 +67,17 @@ from ovkgp.estimators.quantiles.rows import (
 from ovkgp.estimators.quantiles.summary import summarize_quantiles
 from ovkgp.estimators.storage.storage import SavableMixin, storable
 from ovkgp.exceptions import FitWarning, InputError
-from ovkgp.inference.tasks.quantile_distribution import LevelDistribution, Rearranged
+from ovkgp.inference.tasks.quantile_distribution import LevelDistribution
 from ovkgp.inference.tasks.sandwich import Sandwich
 
-REARRANGEMENT_LEVELS = torch.arange(1, 200, dtype=torch.float64) / 200
-"""Levels at which curves are sorted; they include the percentiles."""
-CHUNK_POINTS = 1 << 14
 MIN_ROWS_FOR_STD = 20  # number of rows below which standard deviations of the curves come with a warning
-CACHED_ATTRIBUTES = ("_sandwich", "_replicates", "_posterior", "_cross_validation_fits")
-"""Attributes that are computed at their first use and removed by the next fit."""
+STORED_FITS = ("_replicates", "_cross_validation_fits")  # made at their first use, removed by the next fit
 
 
 @storable(
     *("n_features_in_", "output_names_", "scaling_", "function_", "lam_", "gap_", "lengthscale_", "residual_scale_"),
     *("fit_report_", "measure_", "_data", "_seed"),
-    optional=("lam_path_", "_replicates", "_cross_validation_fits"),
+    optional=("lam_path_", *STORED_FITS),
 )
 class InfiniteQuantileRegressor(RegressorMixin, Estimator):
     """Quantile regression for a continuum of levels.
@@ -297,57 +293,45 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             rows, seed = self._validate_data(X, y, sample_weight), as_seed(self.random_state)
             self.scaling_ = rows.scaling(scale_inputs=not isinstance(self.kernel, Kernel))
             rows = rows.scaled(self.scaling_)
-            side = make_task_side(self, self._num_tasks(rows.count), seed)
+            side = make_task_side(self, select_num_tasks(self, rows.count), seed)
             if self.feature_extractor is None:
                 model = build_quantile_model(self, rows, select_kernel(self, rows), seed)
             else:
                 model = build_deep_model(self, rows, side, canonical_lam(self), seed)
-            self._learn(model, side, seed)
+            if self.lam != "auto":
+                self.lam_ = canonical_lam(self)
+            elif model.scales is None:
+                self.lam_ = 1.0  # y is constant, and λ has no effect
+            else:
+                sample = model.in_memory()
+                self.lam_path_ = cross_validate_lam(self, sample, seed)
+                # the weight of data against prior, λ n, is kept
+                self.lam_ = self.lam_path_.best * sample.rows.count / rows.count
+            solution = solve_quantiles(self, model, side, self.lam_, verbose=self.verbose)
+            self.function_ = model.function(side, solution.weights)
+            self.measure_, self.lengthscale_ = side.measure, model.lengthscale
+            self.residual_scale_ = float(self.scaling_.output_scale[0]) * model.residual_scale
+            self.gap_, self.fit_report_ = solution.gap, solution.report
+            self.fit_report_.num_rows = len(rows)
+            self._data, self._seed = rows, seed
         return self
-
-    def _learn(self, model: QuantileModel, side: TaskSide, seed: int) -> None:
-        self.lam_ = self._select_lam(model, seed)
-        solution = solve_quantiles(self, model, side, self.lam_, verbose=self.verbose)
-        self.function_ = model.function(side, solution.weights)
-        self.measure_, self.lengthscale_ = side.measure, model.lengthscale
-        self.residual_scale_ = float(self.scaling_.output_scale[0]) * model.residual_scale
-        self.gap_, self.fit_report_ = solution.gap, solution.report
-        self.fit_report_.num_rows = len(model.rows)
-        self._data, self._seed = model.rows, seed
-
-    def _select_lam(self, model: QuantileModel, seed: int) -> float:
-        if self.lam != "auto":
-            return canonical_lam(self)
-        if model.scales is None:
-            return 1.0  # y is constant, and λ has no effect
-        sample, kappa = model.in_memory(), 0.0 if self.kappa is None else self.kappa
-        initial_lam = sample.scales.lam(sample.rows.count) / (1 + kappa / sample.scales.residual_scale)
-        side = make_task_side(self, min(NUM_SELECTION_TASKS, self._num_tasks(sample.rows.count)), seed)
-        folds = sample.rows.folds(NUM_FOLDS, seed)
-        self.lam_path_ = cross_validate_lam(sample.problem(side, initial_lam), folds, verbose=self.verbose)
-        # the weight of data against prior, λ n, is kept
-        return self.lam_path_.best * sample.rows.count / model.rows.count
-
-    def _num_tasks(self, count: float) -> int:
-        return int(np.clip(np.sqrt(count), 10, 50)) if self.num_tasks == "auto" else self.num_tasks
 
     def _validate_data(self, X, y, sample_weight) -> QuantileRows:
         """Check the data and reset the last fit."""
         if y is None:
             raise InputError("This estimator requires y to be passed, but the target y is None.")
         names = output_names(y) or ["y"]
-        X, y = validate_data(self, as_array(X), as_array(y), dtype=np.float64, y_numeric=True, multi_output=True)
+        X = input_table(self, X, reset=True).astype(np.float64)
+        y = convert_output_times(self, y, reset=True)
+        X, y = check_X_y(X, y, y_numeric=True, multi_output=True, estimator=self)
         if y.ndim > 1 and y.shape[1] != 1:
             raise InputError(f"y has shape {y.shape}, expected (n,) or (n, 1). Fit one model per column.")
         y = column_or_1d(y, dtype=np.float64, warn=True)
         if len(y) < 2:
             raise InputError("X and y must have at least 2 rows, got 1 sample.")
-        for fitted in [
-            name
-            for name in vars(self)
-            if (name.endswith("_") and name not in INPUT_ATTRIBUTES) or name in CACHED_ATTRIBUTES
-        ]:
-            delattr(self, fitted)
+        for name in list(vars(self)):
+            if (name.endswith("_") and name not in INPUT_ATTRIBUTES) or name in STORED_FITS:
+                delattr(self, name)
         self.output_names_ = names
         return QuantileRows.of(X, y, sample_weight)
 
@@ -387,7 +371,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         """
         X = self._inputs(X)
         levels = check_levels(0.5 if quantiles is None else quantiles)
-        found = self.scaling_.mean(self._curves(X, torch.from_numpy(levels)))
+        found = self.scaling_.mean(compute_curves(self, X, torch.from_numpy(levels)))
         one = np.ndim(quantiles) == 0
         if not return_std:
             return found[:, 0] if one else found
@@ -461,45 +445,28 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         (torch.Size([100, 5]), torch.Size([100]), torch.Size([100, 1]))
         """
         check_is_fitted(self, "function_")
-        levels = REARRANGEMENT_LEVELS.numpy() if self.coupling == "infinite" else finite_levels(self)
+        levels = self._levels(REARRANGEMENT_LEVELS.numpy())
         return LevelDistribution(torch.from_numpy(levels), torch.from_numpy(np.sort(self.predict(X, levels), axis=1)))
 
-    def _curves(self, X: Tensor, levels: Tensor) -> Tensor:
-        """Return curves (m, q) in standardized units, sorted if `noncrossing="rearrange"`."""
-        is_sorted = self.noncrossing == "rearrange"
-        if self.coupling == "infinite":
-            curves = Rearranged(self.function_, REARRANGEMENT_LEVELS) if is_sorted else self.function_
-            return torch.cat([curves(part, levels) for part in X.split(CHUNK_POINTS)])
-        known = torch.from_numpy(finite_levels(self))
-        values = self.function_(X, known)
-        return (values.sort(-1).values if is_sorted else values)[:, _find_levels(known, levels)]
-
-    def _std(self, X: Tensor, levels: Tensor) -> np.ndarray:
-        """Return the standard errors (m, q) of the curves in standardized units."""
-        parts = X.split(CHUNK_POINTS)
-        if self.uncertainty == "sandwich":
-            return torch.cat([compute_sandwich_std(self, part, levels) for part in parts]).numpy()
-        if not hasattr(self, "_replicates"):
-            self._replicates = fit_replicates(self, self._seed)
-        functions = [replace(self.function_, weights=torch.from_numpy(weights)) for weights in self._replicates]
-        draws = [torch.stack([function(part, levels) for function in functions]) for part in parts]
-        return torch.cat([draw.std(0) for draw in draws]).numpy()
-
-    @property
+    @cached_property
     def sandwich_(self) -> Sandwich:
         """Covariance of the weights of `function_`, computed at the first use."""
         check_is_fitted(self, "function_")
-        if not hasattr(self, "_sandwich"):
-            self._sandwich = compute_sandwich(self)
-        return self._sandwich
+        return compute_sandwich(self)
 
-    @property
+    @cached_property
     def posterior_(self) -> QuantilePosterior:
         """Posterior of the quantile curves, computed at the first use."""
         check_is_fitted(self, "function_")
-        if not hasattr(self, "_posterior"):
-            self._posterior = QuantilePosterior(self)
-        return self._posterior
+        return QuantilePosterior(self)
+
+    def _std(self, X: Tensor, levels: Tensor) -> np.ndarray:
+        """Return the standard errors (m, q) of the curves in standardized units."""
+        if self.uncertainty == "sandwich":
+            return compute_sandwich_std(self, X, levels).numpy()
+        if not hasattr(self, "_replicates"):
+            self._replicates = fit_replicates(self, self._seed)
+        return compute_replicate_std(self, X, levels).numpy()
 
     def _inputs(self, X) -> Tensor:
         check_is_fitted(self, "function_")
@@ -511,13 +478,13 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         The levels are 0.1, 0.3, 0.5, 0.7 and 0.9, or those of a finite coupling. 1 is perfect, 0 is no better than
         without inputs.
         """
-        levels = self._score_levels()
+        levels = self._levels(DEFAULT_LEVELS)
         predicted = self.predict(X, levels)
         return d2_pinball(self._target(y, predicted), predicted, levels, sample_weight)
 
     def pinball_loss(self, X, y, quantiles=None, sample_weight=None) -> np.ndarray:
         """Return the mean pinball loss (q,) at each level, those of `score` if None, in the units of y (LT-51)."""
-        levels = self._score_levels() if quantiles is None else check_levels(quantiles)
+        levels = self._levels(DEFAULT_LEVELS, quantiles)
         predicted = self.predict(X, levels)
         return pinball_losses(self._target(y, predicted), predicted, levels, sample_weight)
 
@@ -527,15 +494,17 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         If `quantiles` is None, the levels are the 99 percentiles, or those of a finite coupling.
         """
         check_is_fitted(self, "function_")
-        default = PERCENTILES if self.coupling == "infinite" else finite_levels(self)
-        return measure_crossing(self.predict(X, np.sort(default if quantiles is None else check_levels(quantiles))))
+        return measure_crossing(self.predict(X, np.sort(self._levels(PERCENTILES, quantiles))))
 
-    def _score_levels(self) -> np.ndarray:
-        return np.array(DEFAULT_LEVELS) if self.coupling == "infinite" else finite_levels(self)
+    def _levels(self, default, quantiles=None) -> np.ndarray:
+        """Return the given levels; if None, those of a finite coupling, or the default."""
+        if quantiles is not None:
+            return check_levels(quantiles)
+        return np.array(default) if self.coupling == "infinite" else finite_levels(self)
 
-    @staticmethod
-    def _target(y, predicted: np.ndarray) -> np.ndarray:
-        y = column_or_1d(check_array(as_array(y), ensure_2d=False, dtype=np.float64, input_name="y"))
+    def _target(self, y, predicted: np.ndarray) -> np.ndarray:
+        y = convert_output_times(self, y, reset=False)
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"))
         check_consistent_length(predicted, y)
         return y
 
@@ -605,13 +574,3 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         super().save(path)
 
     save.__doc__ = SavableMixin.save.__doc__
-
-
-def _find_levels(known: Tensor, levels: Tensor) -> list[int]:
-    """Return the indices of levels among the learned ones."""
-    distance, index = (levels[:, None] - known).abs().min(-1)
-    if bool((distance > 1e-9).any()):
-        raise InputError(
-            f'quantiles must be among the learned levels {known.tolist()}, got {levels[distance > 1e-9].tolist()}. Add them to `levels` or use coupling="infinite".'
-        )
-    return index.tolist()

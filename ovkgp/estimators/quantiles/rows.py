@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from sklearn.metrics import mean_pinball_loss
 
+from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.scaling import Moments, Scaling
-from ovkgp.estimators.common.validation import as_array, numbers
+from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.inference.model.row_sample import RowSample
@@ -104,7 +105,7 @@ class QuantileRows:
 def _check_weights(weights, num_rows: int) -> np.ndarray:
     if weights is None:
         return np.ones(num_rows)
-    weights = numbers(as_array(weights), "sample_weight")
+    weights = as_numbers(as_array(weights), "sample_weight")
     weights = np.full(num_rows, float(weights)) if weights.ndim == 0 else weights
     if weights.shape != (num_rows,):
         raise InputError(f"sample_weight.shape == {weights.shape}, expected {(num_rows,)} (one weight per row).")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ovkgp.estimators.common.summary import Summary
-from ovkgp.estimators.common.task_options import InterceptFactor
+from ovkgp.estimators.common.task_options import InterceptFactor, list_input_lengthscales
 from ovkgp.estimators.quantiles.kernel import TRENDS, TrendFactor
 from ovkgp.estimators.quantiles.model import finite_levels
 
@@ -24,6 +24,11 @@ def summarize_quantiles(estimator) -> Summary:
     ]
     if estimator.lengthscale_ is not None:
         lines.append(f"  lengthscale {_format_numbers(estimator.lengthscale_)} (standard deviations of the inputs)")
+        if hasattr(estimator, "input_times_"):
+            found = zip(estimator.input_times_, list_input_lengthscales(estimator), strict=False)
+            lines += [
+                f"  lengthscale of {row.input}: {row.draws.item():.4g}" for time, row in found if time is not None
+            ]
     if proportions := _describe_trend(estimator.function_.inputs):
         lines.append(f"  kernel: {proportions}")
     return Summary("\n".join(lines))

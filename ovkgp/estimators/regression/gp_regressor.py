@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import partial
@@ -14,13 +13,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import LENGTHSCALE, POSTERIOR_ATTRIBUTES, PosteriorRegressor
-from ovkgp.estimators.common.descriptions import (
-    NO_VARIANCE_FLOOR,
-    Description,
-    describe_gp,
-    list_likelihood_formulas,
-)
+from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
+from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description, describe_gp, list_likelihood_formulas
 from ovkgp.estimators.common.named_kernels import (
     BASE_KERNEL,
     STRUCTURES,
@@ -34,6 +28,7 @@ from ovkgp.estimators.common.options import (
     POSITIVE,
     RANDOM_STATE,
     VERBOSE,
+    check_constraints,
     check_likelihood,
     integer,
     is_variational,
@@ -43,28 +38,24 @@ from ovkgp.estimators.common.options import (
 )
 from ovkgp.estimators.common.scaling import Moments
 from ovkgp.estimators.common.streaming import (
+    ACCUMULATE_LABEL,
     SAMPLE_ROWS,
     accumulate_rows,
     accumulate_statistics,
+    is_distributed,
     ranks_of,
     scan,
     shown_parts,
     store_columns,
 )
-from ovkgp.estimators.common.summary import (
-    Hyperparameter,
-    Summary,
-    hyperparameter_table,
-    summarize,
-)
+from ovkgp.estimators.common.summary import Hyperparameter, Summary, hyperparameter_table, summarize
 from ovkgp.estimators.common.validation import Table, entry_values, input_table, warn_about_constants
 from ovkgp.estimators.regression.hyperparameters import (
+    MIXTURE_DRAWS,
     SAMPLED,
     check_sampling,
     draw_hyperparameters,
     export,
-    is_sampled,
-    mixture_draws,
     reject_sampling,
     supports_partial_fit,
 )
@@ -85,9 +76,11 @@ from ovkgp.estimators.regression.variational import (
     train_variational_candidate,
 )
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import FitWarning, OptionError
+from ovkgp.exceptions import OptionError
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
+
+STANDARDIZED = "standardized (`scaling_`); the methods of the estimator use original units"  # units of `posterior_`
 
 
 @storable(
@@ -105,8 +98,8 @@ class GPRegressor(PosteriorRegressor):
     Parameters
     ----------
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
-        Structure of the kernel. "auto" selects "independent" or "decomposable" (ICM) by evidence; "lmc" is a sum of
-        `rank` decomposable kernels; the last three are for vector fields. A kernel object is copied.
+        Structure of the kernel. "auto" selects "independent" or "decomposable" (ICM) by evidence; "lmc" is a sum of `rank`
+        decomposable kernels; the last three are for vector fields. A kernel object is copied.
     base_kernel : {"matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="matern52"
         Scalar kernel of the named structures. The inputs of a kernel object are not scaled.
     rank : int, default=2
@@ -119,21 +112,17 @@ class GPRegressor(PosteriorRegressor):
         Number of random frequencies, of landmarks ("nystrom") or of inducing points ("variational"). "auto" is 500, and 200
         inducing points.
     noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
-        Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p), in the units of Y, is
-        fixed.
+        Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p) in units of Y is fixed.
     hyperparameters : {"evidence", "fixed", "laplace", "svi", "nuts"}, default="evidence"
-        "evidence" trains them. "fixed" keeps those of a kernel object, in original units, and sets a noise given by name
-        to a tenth of the variance of each output. The others train them and then sample from their posterior; predictions
-        average over the draws.
+        "evidence" trains them. "fixed" keeps those of a kernel object, in original units, and sets a noise given by name to a
+        tenth of the variance of each output. The others train and then sample them; predictions average over the draws.
     likelihood : str, list of str or Likelihood, default="gaussian"
         Distribution of Y given the latent function: "gaussian"; "student_t", "laplace", "huber" or "asymmetric_laplace" (the
         median) for errors with heavy tails; "bernoulli" for 0/1 labels; "poisson" or "negative_binomial" for counts; "softmax" for
         classes, one column each (one-hot or counts); a list with one per output; or an object of
-        `ovkgp.inference.likelihoods`, in the units of Y. All except "gaussian" use the variational approximation, which is
-        trained in batches beyond 2000 rows.
+        `ovkgp.inference.likelihoods`, in units of Y. All except "gaussian" are variational, in batches beyond 2000 rows.
     training_rows : int or None, default=10_000
-        Maximum number of rows used to train the hyperparameters. If the data have more rows, a random subset is used. If None,
-        all rows are used.
+        Maximum number of rows used to train the hyperparameters, a random subset if there are more. If None, all rows are used.
     variance : {"guarded", "features"}, default="guarded"
         "guarded" bounds the variance of random features from below far from the data.
     random_state : int, RandomState instance or None, default=None
@@ -141,9 +130,8 @@ class GPRegressor(PosteriorRegressor):
     verbose : int, default=0
         If 1, progress is shown.
     distributed : bool, default=False
-        Whether the data passed to `fit`, `fit_stream` and `partial_fit` are the shard of one process among those started by
-        torchrun. All processes must call the method with the same options; all end with the same model, which has a
-        feature map.
+        Whether the data passed to `fit`, `fit_stream` and `partial_fit` are the shard of one of the processes that torchrun
+        started. All must call the method with the same options; all end with the same model, which has a feature map.
     sampling : dict or None, default=None
         Options of `ovkgp.inference.sample_hyperparameters` for "laplace", "svi" and "nuts", such as
         `{"draws": 500, "chains": 4}`. "max_draws" is the number of draws that predictions average over (default 50).
@@ -151,8 +139,7 @@ class GPRegressor(PosteriorRegressor):
     Attributes
     ----------
     gp_, posterior_ : OperatorValuedGP or VariationalGP, Posterior
-        Model and posterior in standardized units. If hyperparameters were sampled, `gp_` is at their mode and `posterior_`
-        is a `MixturePosterior`.
+        Model and posterior in standardized units; after sampling, `gp_` is at the mode and `posterior_` a `MixturePosterior`.
     draws_ : ArviZ object
         Hyperparameter draws in standardized units, if any; `to_arviz` returns them in original units.
     scaling_ : Scaling
@@ -164,8 +151,7 @@ class GPRegressor(PosteriorRegressor):
     noise_ : ndarray of shape (p, p) or None
         Noise covariance of a new observation, averaged over draws; None if the likelihood is not Gaussian.
     log_evidence_ : float
-        log p(Y) in original units at the trained hyperparameters, averaged over draws; the evidence lower bound of a variational
-        model.
+        log p(Y), averaged over draws, or the evidence lower bound of a variational model, in original units.
     candidates_ : dict
         For `kernel="auto"`, log evidence minus the number of trained parameters of each candidate.
     fit_report_ : FitReport or None
@@ -271,7 +257,7 @@ class GPRegressor(PosteriorRegressor):
             Fitted estimator.
         """
         with restore_on_error(self):
-            if self.distributed:
+            if is_distributed(self):  # all processes check the options together
                 self._stream([(X, Y)], noise, checkpoint)
                 return self
             self.check_options()
@@ -279,8 +265,8 @@ class GPRegressor(PosteriorRegressor):
             seed = self._seed(checkpoint)
             model = self._train(table, seed, checkpoint=checkpoint)
             self._store(model)
-            if is_sampled(self):
-                self._sample(*model.trained, seed)
+            if self.hyperparameters in SAMPLED:
+                draw_hyperparameters(self, *model.trained, seed)
             self._condition(table)
             self._report()
         return self
@@ -307,7 +293,8 @@ class GPRegressor(PosteriorRegressor):
         """Choose structure, scaling and approximation (a feature map if `features`), and train on at most `training_rows` rows."""
         variational = is_variational(self)
         moments = moments or (Moments.of(table.X), Moments.of(table.Y))
-        job = TrainingJob(self, table, seed, checkpoint, moments, check_likelihood_data(self, table, checkpoint))
+        is_real = check_likelihood_data(self, table, checkpoint) if variational else None
+        job = TrainingJob(self, table, seed, checkpoint, moments, is_real)
 
         models, criteria = {}, {}
         if isinstance(self.kernel, Kernel):
@@ -353,17 +340,6 @@ class GPRegressor(PosteriorRegressor):
         if model.candidates:
             self.candidates_ = model.candidates
 
-    def _sample(self, gp, rows: Table, seed: int) -> None:
-        """Sample the hyperparameters, unless the training was interrupted."""
-        if self.fit_report_.interrupted:
-            warnings.warn(
-                "Training was interrupted and no hyperparameters were sampled; predictions use the best values so far. Call fit again.",
-                FitWarning,
-                stacklevel=3,
-            )
-        else:
-            self.draws_ = draw_hyperparameters(self, gp, rows, seed)
-
     def _condition(self, table: Table) -> None:
         """Condition the trained model on all rows."""
         draws = getattr(self, "draws_", None)
@@ -374,13 +350,15 @@ class GPRegressor(PosteriorRegressor):
             self.posterior_ = self.gp_.posterior()
         else:
             X, Y, noise = table.scaled(self.scaling_)
-            options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
+            max_draws = (self.sampling or {}).get("max_draws", MIXTURE_DRAWS)
             with name_hyperparameters_on_failure(self, self.kernel_, self.scaling_):
-                self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
+                self.posterior_ = self.gp_.condition(X, Y, draws, noise, variance=self.variance, max_draws=max_draws)
         self._num_observed = np.isfinite(table.Y).sum(0)
 
     def _report(self) -> None:
-        """Compute noise and evidence in original units."""
+        """Compute noise and evidence in original units, and name the units of the posterior."""
+        if not self.scaling_.is_none:
+            self.posterior_.units = STANDARDIZED
         noise = self.posterior_.noise
         self.noise_ = None if noise is None else self.scaling_.cov(noise)
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
@@ -389,15 +367,14 @@ class GPRegressor(PosteriorRegressor):
         """Fit the model to a table in chunks, which may be larger than memory, in two passes.
 
         The first pass computes the scaling of all rows and a sample of `training_rows` rows, on which the hyperparameters are
-        trained; the second accumulates the statistics of a feature map, so that the posterior uses all rows. The result does
-        not depend on the order of the rows or on the chunks, up to rounding. `partial_fit` may add rows afterwards.
+        trained; the second accumulates the statistics of a feature map, so that the posterior uses all rows, whatever their
+        order and chunks. `partial_fit` may add rows afterwards.
 
         Parameters
         ----------
         chunks : iterable of (X, Y)
-            Arrays, tensors or data frames, NaN in Y where an output is missing: a list or
-            `ovkgp.datasets.stream(path, inputs, outputs)`. With `distributed=True`, the shard of this process, which may be
-            empty.
+            List or `ovkgp.datasets.stream(path, inputs, outputs)` of arrays, tensors or data frames, NaN in Y where missing.
+            With `distributed=True`, the shard of this process, which may be empty.
         checkpoint : path-like or None, default=None
             As for `fit`.
 
@@ -408,12 +385,9 @@ class GPRegressor(PosteriorRegressor):
 
         Raises
         ------
-        InputError
-            If a chunk is invalid or the chunks can be read only once.
-        OptionError
-            If `approximation="exact"`, which needs all rows at once.
-        DistributedError
-            If another process failed.
+        InputError, OptionError, DistributedError
+            If a chunk is invalid or the chunks can be read only once; if the options need all rows at once, such as
+            `approximation="exact"`; if another process failed.
 
         Notes
         -----
@@ -440,8 +414,8 @@ class GPRegressor(PosteriorRegressor):
         """Add rows to the model.
 
         The first call trains hyperparameters and scaling on its rows and uses a feature map (random features, or landmarks if
-        `approximation="nystrom"`). Later calls add to the statistics of all rows, in constant memory. Models with
-        hyperparameter draws do not have this method, since each draw has its own features.
+        `approximation="nystrom"`). Later calls add to the statistics of all rows, in constant memory. Models with draws do not
+        have this method, since each draw has its own features.
 
         Parameters
         ----------
@@ -460,7 +434,9 @@ class GPRegressor(PosteriorRegressor):
                 )
             if hasattr(self, "gp_"):
                 with ranks_of(self) as ranks:
-                    self._add(self._further(X, Y, noise, ranks), ranks)
+                    seed = ranks.broadcast(as_seed(self.random_state)) if self.approximation_ == "exact" else None
+                    check = partial(self._further, X, Y, noise, seed)
+                    self._add(ranks.run_on_all(check, "checking the data"), ranks)
             elif self.distributed:
                 self._stream([(X, Y)], noise)
             else:
@@ -490,53 +466,46 @@ class GPRegressor(PosteriorRegressor):
 
     def check_options(self) -> None:
         """Check the options, and their combinations with the likelihood and the sampler."""
-        super().check_options()
+        check_constraints(self.get_params(deep=False), self._parameter_constraints)
         check_likelihood(self)
-        check_sampling(self)
+        if self.sampling is not None:
+            check_sampling(self)
 
     def _check_stream(self, noise) -> None:
         self.check_options()
         reject_variational(self, "a stream")
-        if is_sampled(self):
+        if self.hyperparameters in SAMPLED:
             reject_sampling(self, "a stream")
         if self.approximation == "exact":
             raise OptionError('Streaming is not supported with approximation="exact". Use "auto", "orff" or "nystrom".')
         if noise is not None:
             raise OptionError("noise is not supported with distributed=True. Use noise=None or fit in one process.")
 
-    def _further(self, X, Y, noise, ranks: Ranks) -> Table | None:
+    def _further(self, X, Y, noise, seed: int | None) -> Table | None:
         """Return further rows, checked, after a switch of an exact model to features; None for an empty shard."""
-        seed = ranks.broadcast(as_seed(self.random_state)) if self.approximation_ == "exact" else None
+        if seed is not None:  # the data of an exact model are the first statistics
+            data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
+            self.gp_ = deepcopy(self.gp_)
+            self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, seed)
+            self.gp_.double()
+            self.statistics_, self.approximation_ = self.gp_.statistics(data.X, data.Y, data.noise), kind
+        if self.distributed and np.shape(X)[:1] == np.shape(Y)[:1] == (0,):
+            return None
+        return self._further_table(X, Y, noise)
 
-        def check() -> Table | None:
-            if seed is not None:
-                self._leave_exact(seed)
-            if self.distributed and np.shape(X)[:1] == np.shape(Y)[:1] == (0,):
-                return None
-            inputs = input_table(self, X, reset=False)
-            outputs = self._outputs(Y, inputs)
-            return Table(inputs, outputs, entry_values(noise, outputs, "noise"))
-
-        return ranks.run_on_all(check, "checking the data")
-
-    def _leave_exact(self, seed: int) -> None:
-        """Switch an exact model to a feature map, with its own data as the first statistics."""
-        data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
-        self.gp_ = deepcopy(self.gp_)
-        self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, seed)
-        self.gp_.double()
-        self.statistics_ = self.gp_.statistics(data.X, data.Y, data.noise)
-        self.approximation_ = kind
+    def _further_table(self, X, Y, noise) -> Table:
+        """Check rows against the columns of the fit."""
+        X = input_table(self, X, reset=False)
+        Y = self._outputs(Y, X)
+        return Table(X, Y, entry_values(noise, Y, "noise"))
 
     def _add(self, table: Table | None, ranks: Ranks | None = None) -> None:
         ranks = ranks or Ranks.single_process()
         # Earlier statistics are equal on all ranks and are added once.
         before = getattr(self, "statistics_", None) if ranks.rank == 0 else None
         parts = [] if table is None else shown_parts(table, self.verbose and ranks.rank == 0)
-        mine = ranks.run_on_all(
-            lambda: accumulate_statistics(self.gp_, self.scaling_, parts, before), "accumulating statistics"
-        )
-        self.statistics_ = all_reduce(mine, ranks)
+        accumulate = partial(accumulate_statistics, self.gp_, self.scaling_, parts, before)
+        self.statistics_ = all_reduce(ranks.run_on_all(accumulate, ACCUMULATE_LABEL), ranks)
         self._condition_on_statistics()
 
     def _condition_on_statistics(self) -> None:
@@ -551,20 +520,6 @@ class GPRegressor(PosteriorRegressor):
     def list_parameters(self) -> list[Hyperparameter]:
         """List the hyperparameters in original units."""
         return hyperparameter_table(self)
-
-    @property
-    def hyperparameter_draws(self):
-        """Sampled hyperparameters, `draws_`; None if they were not sampled."""
-        return getattr(self, "draws_", None)
-
-    def lengthscales(self) -> dict[str, np.ndarray]:
-        """Return lengthscales (S, k) in standardized units by name; S is 1 unless they were sampled."""
-        if (draws := self.hyperparameter_draws) is None:
-            return super().lengthscales()
-        group = draws["posterior"]
-        names = [name for name in group.data_vars if str(name).rpartition(".")[2] == LENGTHSCALE]
-        found = {str(name): group[name].transpose("chain", "draw", ...).values for name in names}
-        return {name: values.reshape(values.shape[0] * values.shape[1], -1) for name, values in found.items()}
 
     @classmethod
     def has_checkpoints(cls, options: Mapping[str, Any]) -> bool:
@@ -602,15 +557,16 @@ class GPRegressor(PosteriorRegressor):
         """Return the hyperparameters as an ArviZ object, in original units.
 
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Otherwise the posterior has one
-        draw, and the attribute `elpd_loo` is the sum of the closed-form log predictive densities of each observed entry given
-        all others, which a variational model does not have. Hyperparameters of independent outputs have the dimension
-        `output`; those of sums are prefixed, as in `curl.lengthscale` or `component_1.output_matrix`.
+        draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-row-out log densities; a variational model
+        has a log_likelihood of 1000 draws of the latent functions instead, for `az.loo`. Hyperparameters of independent
+        outputs have the dimension `output`; those of sums are prefixed, as in `curl_free.lengthscale` or
+        `component_1.output_matrix`.
 
         Parameters
         ----------
         X, Y, noise : array-like or None, default=None
-            Training data, for the log_likelihood of a model without draws that does not store them (one with features) or
-            stores them per output (independent outputs with missing entries).
+            Training data, for the log_likelihood of a model without draws that does not store them: one with features, or a
+            variational one that was loaded from a file.
 
         Returns
         -------

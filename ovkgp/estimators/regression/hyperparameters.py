@@ -6,31 +6,32 @@ density of an entry of output a is shifted by −log s_a.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ovkgp.checks import suggest_name
 from ovkgp.estimators.common.options import FRACTION, check_constraints, integer, one_of, reject_variational
 from ovkgp.estimators.common.scaling import units_of, values_in_units
 from ovkgp.estimators.common.summary import ColumnNames, axis_names, split_output
-from ovkgp.estimators.common.validation import Table, entry_values, input_table
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.estimators.common.validation import Table
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.exact import ExactPosterior, IndependentPosterior
 from ovkgp.inference.sampling.arviz_data import (
     Axes,
     groups_of,
     make_dataset,
     make_named_group,
+    point_arviz,
     squeeze_shape,
     to_arviz_object,
 )
-from ovkgp.inference.sampling.arviz_groups import point_arviz
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.training.log_posterior import named_values
+
+if TYPE_CHECKING:
+    import xarray
 
 SAMPLED = ("laplace", "svi", "nuts")  # values of `hyperparameters` that sample
 MIXTURE_DRAWS = 50  # default number of draws that predictions average over
@@ -49,16 +50,9 @@ SAMPLING_CONSTRAINTS = {
 """Entries of the option `sampling`: options of the sampler that a regressor does not set, and "max_draws"."""
 
 
-def is_sampled(estimator) -> bool:
-    """Whether the options request hyperparameter draws."""
-    return estimator.hyperparameters in SAMPLED
-
-
 def check_sampling(estimator) -> None:
-    """Check the option `sampling`."""
-    if estimator.sampling is None:
-        return
-    if not is_sampled(estimator):
+    """Check the option `sampling`, a dictionary."""
+    if estimator.hyperparameters not in SAMPLED:
         names = ", ".join(map(repr, SAMPLED))
         raise OptionError(
             f"sampling is not supported with hyperparameters={estimator.hyperparameters!r}. Use one of {names}, or sampling=None."
@@ -73,7 +67,7 @@ def check_sampling(estimator) -> None:
 
 def reject_sampling(estimator, doing: str) -> None:
     """Raise if hyperparameters are sampled: an average over draws has no additive statistics."""
-    if is_sampled(estimator) or hasattr(estimator, "draws_"):
+    if estimator.hyperparameters in SAMPLED or hasattr(estimator, "draws_"):
         raise OptionError(
             f"{doing} is not supported with hyperparameter draws, each of which has its own features. Use fit(X, Y), or fit again "
             'with hyperparameters="evidence".'
@@ -87,17 +81,19 @@ def supports_partial_fit(estimator) -> bool:
     return True
 
 
-def mixture_draws(estimator) -> int:
-    """Return the number of draws that predictions average over."""
-    return (estimator.sampling or {}).get("max_draws", MIXTURE_DRAWS)
-
-
-def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int):
-    """Sample the hyperparameters of a trained model at its mode, in standardized units, as an ArviZ object."""
+def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int) -> None:
+    """Sample the hyperparameters around the mode, in standardized units, unless the training was interrupted."""
+    if estimator.fit_report_.interrupted:
+        warnings.warn(
+            "Training was interrupted and no hyperparameters were sampled; predictions use the best values so far. Call fit again.",
+            FitWarning,
+            stacklevel=3,
+        )
+        return
     X, Y, noise = rows.scaled(estimator.scaling_)
     options = {name: value for name, value in (estimator.sampling or {}).items() if name != "max_draws"}
     inputs, outputs = axis_names(estimator)
-    return sample_hyperparameters(
+    estimator.draws_ = sample_hyperparameters(
         *(gp, X, Y, estimator.hyperparameters),
         noise=noise,
         input_names=inputs,
@@ -108,10 +104,6 @@ def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int
     )
 
 
-if TYPE_CHECKING:
-    import xarray
-
-NAMED = ("posterior", "prior")
 DENSITIES = ("log_marginal_likelihood", "elbo")  # attributes that are log densities of all observed entries
 
 
@@ -120,12 +112,15 @@ def export(estimator, X=None, Y=None, noise=None):
 
     Complexity: a copy of the draws; for a model without draws, one factorization or two passes over the data.
     """
-    if hasattr(estimator, "draws_") and not (X is None and Y is None and noise is None):
+    draws = estimator.hyperparameter_draws
+    if draws is not None and not (X is None and Y is None and noise is None):
         raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
-    data = estimator.draws_ if hasattr(estimator, "draws_") else _point(estimator, X, Y, noise)
+    data = _point(estimator, X, Y, noise) if draws is None else draws
     groups = {name: in_units(estimator, name, group) for name, group in groups_of(data)}
+    if "log_likelihood" in groups:
+        groups["log_likelihood"] = _densities_in_units(estimator, groups["log_likelihood"], groups["observed_data"])
     attrs = groups["posterior"].attrs
-    if not hasattr(estimator, "draws_"):
+    if draws is None:
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
         attrs["method"] = "fixed" if estimator.fit_report_ is None else trained
     if "observed_data" in groups:
@@ -141,24 +136,28 @@ def export(estimator, X=None, Y=None, noise=None):
 def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
     """Convert one group to original units."""
     scaling = estimator.scaling_
-    if name in NAMED:
+    if name in ("posterior", "prior"):
         attrs = {**group.attrs, "units": units_of(estimator)}
-        return named_terms_group(values_in_units(estimator, group), ColumnNames.of(estimator), attrs)
+        names = ColumnNames(*axis_names(estimator), estimator.kernel_)
+        return named_terms_group(values_in_units(estimator, group), names, attrs)
     if name in ("posterior_predictive", "observed_data"):
         moved = group["y"].values * scaling.output_scale + scaling.output_offset
         return group.assign(y=(group["y"].dims, moved))
-    if name == "log_likelihood":
-        columns = {label: a for a, label in enumerate(axis_names(estimator)[1])}
-        shift = np.log(scaling.output_scale)[[columns[label] for label in group["output"].values.tolist()]]
-        return group.assign(y=(group["y"].dims, group["y"].values - shift))
     return group.copy(deep=True)
+
+
+def _densities_in_units(estimator, group: xarray.Dataset, observed_data: xarray.Dataset) -> xarray.Dataset:
+    """Shift the log densities of rows by −log s_a for each of their observed outputs."""
+    observed = np.isfinite(observed_data["y"].values)[group["row"].values]
+    shift = observed @ np.log(estimator.scaling_.output_scale)
+    return group.assign(y=(group["y"].dims, group["y"].values - shift))
 
 
 def named_terms_group(values: dict[str, np.ndarray], names: ColumnNames, attrs: dict) -> xarray.Dataset:
     """Return the group of hyperparameters by name, (chains, draws, *shape) each, with named terms.
 
     Hyperparameters of independent outputs become one variable with the dimension `output`; terms of a sum keep a prefix, such
-    as `curl.lengthscale` or `component_1.output_matrix`.
+    as `curl_free.lengthscale` or `component_1.output_matrix`.
     """
     axes = Axes(tuple(names.inputs), tuple(names.outputs))
     by_output: dict[str, dict[int, np.ndarray]] = {}
@@ -186,37 +185,15 @@ def _point(estimator, X, Y, noise):
     if (X is None) != (Y is None):
         raise InputError("X and Y must be passed together. Pass the training data or neither.")
     names = dict(zip(("input_names", "output_names"), axis_names(estimator), strict=True))
-    is_variational = estimator.approximation_ == "variational"
-    if X is not None and is_variational:
-        raise OptionError(
-            "X and Y are not supported for a variational model, which has no closed-form leave-one-out densities. Call to_arviz()."
-        )
     if X is not None:
-        return point_arviz(estimator.gp_, *_given(estimator, X, Y, noise), **names)
-    if (data := _stored_data(estimator)) is not None:
+        given = estimator._further_table(X, Y, noise).scaled(estimator.scaling_)
+        return point_arviz(estimator.gp_, *given, **names)
+    data = estimator.training_observations()
+    if estimator.approximation_ == "variational":
+        data = estimator.gp_.observations_  # None if the model was loaded
+    if data is not None:
         return point_arviz(estimator.gp_, data.X, data.Y, data.noise, **names)
     values = {name: value[None, None] for name, value in named_values(estimator.gp_).items()}
-    reason = "omitted: a model with features stores no data; to_arviz(X, Y) computes it"
-    if is_variational:
-        reason = "omitted: a variational model has no closed-form leave-one-out densities"
+    reason = "omitted: the model stores no training rows; to_arviz(X, Y) computes it"
     axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, **names)
     return to_arviz_object({"posterior": make_named_group(values, axes, {"log_likelihood": reason})})
-
-
-def _given(estimator, X, Y, noise) -> tuple:
-    X = input_table(estimator, X, reset=False)
-    Y = estimator._outputs(Y, X)
-    return Table(X, Y, entry_values(noise, Y, "noise")).scaled(estimator.scaling_)
-
-
-def _stored_data(estimator) -> Observations | None:
-    """Return the data that the posterior stores; None if it has features instead."""
-    posterior = estimator.posterior_
-    parts = posterior.parts if isinstance(posterior, IndependentPosterior) else [posterior]
-    if not all(isinstance(part, ExactPosterior) for part in parts):
-        return None
-    first, *rest = (part.data for part in parts)
-    if all(torch.equal(other.X, first.X) for other in rest):  # whole rows again
-        noise = None if first.noise is None else torch.cat([part.data.noise for part in parts], 1)
-        return Observations(first.X, torch.cat([part.data.Y for part in parts], 1), noise)
-    return posterior.data

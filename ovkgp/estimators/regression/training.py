@@ -25,7 +25,7 @@ from ovkgp.estimators.common.named_kernels import (
 )
 from ovkgp.estimators.common.scaling import Moments, Scaling
 from ovkgp.estimators.common.summary import format_values
-from ovkgp.estimators.common.validation import Table
+from ovkgp.estimators.common.validation import Table, as_array, numbers
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.features import FeatureMap
@@ -33,7 +33,7 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.prior_sites import PriorRegistry, normal
+from ovkgp.inference.training.priors import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def register_priors(gp: OperatorValuedGP | VariationalGP, options, scaling: Scal
 
 def scaled_noise(noise, scaling: Scaling) -> np.ndarray:
     """Convert a fixed noise from original to standardized units."""
-    noise, scale = np.asarray(noise, dtype=np.float64), scaling.output_scale
+    noise, scale = numbers(as_array(noise), "noise"), scaling.output_scale
     if noise.ndim > 2 or any(size != len(scale) for size in noise.shape):
         raise InputError(
             f"noise has shape {noise.shape}, expected (), ({len(scale)},) or ({len(scale)}, {len(scale)})."
@@ -222,7 +222,8 @@ def penalized_evidence(gp: OperatorValuedGP | VariationalGP) -> float:
 
 
 def _rebuild_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:
-    return make_kernel(estimator, estimator.kernel_, estimator.n_features_in_, estimator.n_outputs_)
+    name = "given" if isinstance(estimator.kernel, Kernel) else estimator.kernel_
+    return make_kernel(estimator, name, estimator.n_features_in_, estimator.n_outputs_)
 
 
 MODEL_BUILDER = ModelBuilder(_rebuild_kernel, lambda gp, estimator: register_priors(gp, estimator, estimator.scaling_))

@@ -14,7 +14,6 @@ import torch
 from gpytorch.kernels import Kernel
 
 from ovkgp.estimators.common.named_kernels import num_features
-from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.regression.training import (
@@ -38,10 +37,8 @@ BATCH_ROWS, BATCH_SIZE, BATCH_STEPS = 2000, 256, 500
 FIRST_TOLERANCE = 1e-4  # tolerance of the first training, per observed entry
 
 
-def check_likelihood_data(options, table: Table, checkpoint) -> np.ndarray | None:
-    """Check Y against the likelihood; return which outputs (p,) may be scaled, None if all of them as for a Gaussian process."""
-    if not is_variational(options):
-        return None
+def check_likelihood_data(options, table: Table, checkpoint) -> np.ndarray:
+    """Check Y against the likelihood; return which outputs (p,) may be scaled."""
     if checkpoint is not None:
         raise OptionError("checkpoint is not supported with variational inference. Use checkpoint=None.")
     likelihood = model_likelihood(options, table.Y.shape[1], None)

@@ -18,6 +18,7 @@ import torch
 from gpytorch.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.named_kernels import (
     RIDGE_KERNEL_CONSTRAINTS,
@@ -28,8 +29,8 @@ from ovkgp.estimators.common.named_kernels import (
 )
 from ovkgp.estimators.common.options import (
     CONVENTIONS,
+    FRACTION,
     LAM,
-    POSITIVE,
     VERBOSE,
     check_lam,
     integer,
@@ -38,7 +39,7 @@ from ovkgp.estimators.common.options import (
 )
 from ovkgp.estimators.common.scaling import Scaling, points
 from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
-from ovkgp.estimators.common.validation import Table, WeightedData, apply_weights, as_array, input_table, numbers
+from ovkgp.estimators.common.validation import Table, WeightedData, apply_weights, as_array, input_table
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
@@ -63,6 +64,7 @@ class RidgePath:
     loo_log_density: np.ndarray
     _path: NoisePath | None = field(default=None, repr=False)
     _scaling: Scaling | None = field(default=None, repr=False)
+    _times: list[str | None] | None = field(default=None, repr=False)
 
     def best(self, selection: str) -> int:
         """Return the index of the λ with the smallest leave-one-out error ("loo") or the largest evidence ("evidence")."""
@@ -72,7 +74,7 @@ class RidgePath:
         """Return the posterior means (k, m, p) at X (m, d), one per λ."""
         if self._path is None:
             raise OptionError("This table cannot predict. Use the table of estimator.path(X, Y, lam).")
-        return self._scaling.mean(self._path.predict(self._scaling.inputs(points(X, self._scaling))))
+        return self._scaling.mean(self._path.predict(self._scaling.inputs(points(X, self._scaling, self._times))))
 
 
 class RowPredictions(NamedTuple):
@@ -86,7 +88,7 @@ class RowPredictions(NamedTuple):
 SOLVER_CONSTRAINTS = {
     "solver": [one_of(*SOLVERS)],
     "selection": [one_of("loo", "evidence")],
-    "tolerance": [POSITIVE],
+    "tolerance": [FRACTION],
     "max_iter": [integer(), None],
 }
 """Options of the ridge estimators that use `solve_ridge`."""
@@ -129,7 +131,8 @@ class RidgeEstimator(PosteriorRegressor):
         def make_gp(noise: float) -> OperatorValuedGP:
             return make_ridge_gp(self.gp_.kernel, noise, self._metric(), self.gp_.features)
 
-        return replace(compute_path(make_gp, data, lams, scale * noises, self.scaling_, rescale=rescale), noise=noises)
+        found = compute_path(make_gp, data, lams, scale * noises, self.scaling_, rescale=rescale)
+        return replace(found, noise=noises, _times=getattr(self, "input_times_", None))
 
     def leave_one_out(self, X, y, sample_weight=None) -> RowPredictions:
         """Predict each row of y from all other rows, at the fitted λ and in closed form.
@@ -190,7 +193,7 @@ class RidgeEstimator(PosteriorRegressor):
         """Return Σ (p, p) of the loss (y − f)ᵀ Σ⁻¹ (y − f)."""
         if self.output_metric is None:
             return None
-        metric, p = numbers(as_array(self.output_metric), "output_metric"), self.n_outputs_
+        metric, p = as_numbers(as_array(self.output_metric), "output_metric"), self.n_outputs_
         if metric.shape not in ((p,), (p, p)):
             raise InputError(f"output_metric has shape {metric.shape}, expected ({p},) or ({p}, {p}).")
         return metric

@@ -16,7 +16,7 @@ from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import TableRegressor
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, ridge_kernel
-from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, VERBOSE, integer, restore_on_error
+from ovkgp.estimators.common.options import FRACTION, POSITIVE, RANDOM_STATE, VERBOSE, integer, restore_on_error
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
@@ -111,7 +111,7 @@ class ConstrainedORFF(TableRegressor):
         **RIDGE_KERNEL_CONSTRAINTS,
         "radius": [POSITIVE],
         "num_frequencies": [integer()],
-        "tolerance": [POSITIVE],
+        "tolerance": [FRACTION],
         "max_iter": [integer()],
         "random_state": RANDOM_STATE,
         "verbose": VERBOSE,

@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import torch
 from gpytorch.kernels import Kernel
+from scipy import sparse
 from torch import Tensor
 
 from ovkgp.checks import as_seed
@@ -53,6 +55,12 @@ def _rebuild_kernel(estimator, values: dict[str, Tensor], scale: float) -> Kerne
     V, num_outputs = values.get("combination"), estimator.n_outputs_
     base = rebuild_ridge_kernel(estimator, values, scale, num_outputs if V is None else V.shape[1])
     return ManifoldKernel(base, values["X"], penalty, combination=V).double()
+
+
+def _is_matrix(value) -> bool:
+    if torch.is_tensor(value) or sparse.issparse(value):
+        return value.ndim == 2
+    return isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype.kind in "biuf"
 
 
 MANIFOLD_BUILDER = ModelBuilder(_rebuild_kernel, keeps_unscaled_kernel=True)
@@ -131,7 +139,7 @@ class ManifoldRidge(RidgeEstimator):
         "lam_manifold": [NONNEGATIVE],
         "manifold": [
             one_of("neighbors", "clusters"),
-            Rule("a matrix (n, n)", lambda value: len(value.shape) == 2 if hasattr(value, "shape") else False),
+            Rule("a numeric matrix (n, n)", _is_matrix),
         ],
         "num_neighbors": [integer()],
         "num_clusters": [integer()],

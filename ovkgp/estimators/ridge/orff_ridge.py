@@ -33,6 +33,7 @@ from ovkgp.estimators.common.streaming import (
     StreamScan,
     accumulate_rows,
     accumulate_statistics,
+    is_distributed,
     ranks_of,
     scan,
     shown_parts,
@@ -237,7 +238,7 @@ class ORFFRidge(RidgeEstimator):
         self : ORFFRidge
             Fitted estimator.
         """
-        if self.distributed:
+        if is_distributed(self):
             if sample_weight is None:
                 return self.fit_stream([(X, y)])
             raise OptionError("sample_weight is not supported with distributed=True. Remove it or fit in one process.")

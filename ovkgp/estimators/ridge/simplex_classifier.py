@@ -24,7 +24,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.model_selection import check_cv
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
@@ -55,9 +55,17 @@ from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.posteriors.posterior import prior_covariance
 from ovkgp.kernels import SimplexMatrix, simplex_code
 
+
+def _are_splits(value) -> bool:
+    """Return whether a value is an iterator, which is read only once, or a collection of pairs."""
+    if isinstance(value, Iterator):
+        return True
+    return isinstance(value, Iterable) and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in value)
+
+
 SPLITS = Rule(
-    "a splitter or a list of splits",
-    lambda value: not isinstance(value, str) and (hasattr(value, "split") or isinstance(value, Iterable)),
+    "a splitter or a list of splits (train, test)",
+    lambda value: not isinstance(value, str | bytes) and (hasattr(value, "split") or _are_splits(value)),
 )
 
 
@@ -193,7 +201,7 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         with restore_on_error(self):
             self.check_options()
             self.output_names_ = output_names(y) or ["y"]
-            X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
+            X, y = check_X_y(input_table(self, X, reset=True), as_array(y), dtype=None, estimator=self)
             check_classification_targets(y)
             weight = _row_weights(sample_weight, len(X))
             self.classes_ = np.unique(y[weight > 0])

@@ -187,14 +187,13 @@ class BayesSearchCV(BaseSearchCV):
         self.n_splits_, self.n_resumed_ = len(folds.splits), len(journal.trials)
         if not get_config()["enable_metadata_routing"]:
             params = {name: value for name, value in params.items() if name != "groups"}  # already used by the folds
-        self._search(
-            journal, folds, lambda point: self._evaluate(point, decode_point(space, point), X, y, folds, params)
-        )
+
+        def score(point: Point, error_score) -> dict[str, list[float]]:
+            return self._cross_validate(decode_point(space, point), X, y, folds, params, error_score)
+
+        self._search(journal, folds, score)
         if not math.isfinite(_find_best_score(journal.trials)):
-            self._raise_failure(
-                journal.trials,
-                lambda point: self._cross_validate(decode_point(space, point), X, y, folds, params, "raise"),
-            )
+            self._raise_failure(journal.trials, score)
         self._set_results(space, journal.trials, scorers, refit_metric)
         if self.refit:
             self._refit(X, y, routed.estimator.fit)
@@ -219,16 +218,16 @@ class BayesSearchCV(BaseSearchCV):
         with silence_optuna():  # raises now, not after the first trials, if optuna is missing
             return space
 
-    def _search(self, journal: SearchJournal, folds: Folds, evaluate: Callable[[Point], Trial]) -> None:
+    def _search(self, journal: SearchJournal, folds: Folds, score: Callable) -> None:
         """Evaluate candidates until there are enough, the time is over, or Ctrl-C."""
         start_time, total, trials = time.monotonic(), self.n_startup + self.n_iter, journal.trials
-        self.interrupted_ = False
+        self.interrupted_, timeout = False, math.inf if self.timeout is None else self.timeout
         bar = tqdm(total=total, initial=min(len(trials), total), desc="search", disable=not self.verbose)
         try:
             with bar, record_interrupts(folds):
-                while len(trials) < total and not (trials and self._is_timed_out(start_time)):
+                while len(trials) < total and not (trials and time.monotonic() - start_time >= timeout):
                     points, scores = [trial.point for trial in trials], [trial.score for trial in trials]
-                    trial = evaluate(propose(journal.space, points, scores, self.n_startup, journal.seed))
+                    trial = self._evaluate(propose(journal.space, points, scores, self.n_startup, journal.seed), score)
                     folds.check_not_interrupted()
                     journal.add(trial)
                     bar.update()
@@ -243,13 +242,10 @@ class BayesSearchCV(BaseSearchCV):
                 stacklevel=3,
             )
 
-    def _is_timed_out(self, start_time: float) -> bool:
-        return self.timeout is not None and time.monotonic() - start_time >= self.timeout
-
-    def _evaluate(self, point: Point, candidate: dict, X, y, folds: Folds, params: dict) -> Trial:
+    def _evaluate(self, point: Point, score: Callable) -> Trial:
         """Cross-validate a candidate."""
         try:
-            results = self._cross_validate(candidate, X, y, folds, params, self.error_score)
+            results = score(point, self.error_score)
         except ValueError as error:  # all folds failed
             if self.error_score == "raise":
                 raise
@@ -278,10 +274,10 @@ class BayesSearchCV(BaseSearchCV):
         return {name: np.asarray(values, dtype=float).tolist() for name, values in results.items()}
 
     @staticmethod
-    def _raise_failure(trials: list[Trial], evaluate: Callable[[Point], object]) -> None:
+    def _raise_failure(trials: list[Trial], score: Callable) -> None:
         """Raise the reason why no candidate has a score; a candidate that failed on some folds only is evaluated again to find it."""
         if not trials[-1].error:
-            evaluate(trials[-1].point)
+            score(trials[-1].point, "raise")
         reason = trials[-1].error or "The score is not finite."
         raise InputError(f"All {len(trials)} candidates of the search failed. Error of the last one: {reason}")
 

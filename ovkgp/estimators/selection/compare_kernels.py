@@ -1,7 +1,7 @@
 """`compare_kernels`: evidence, leave-one-out and cross-validation of several kernels on the same rows and folds.
 
-The evidence is the prior density of all data. Leave-one-out predicts an entry from all others, including those of its row.
-Cross-validation predicts rows from other rows, with hyperparameters trained without them.
+The evidence is the prior density of all data. Leave-one-out predicts a row, or a group of rows, from all others, with
+hyperparameters trained on all rows. Cross-validation predicts them with hyperparameters trained without them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,21 @@ import pandas as pd
 import torch
 from gpytorch.kernels import Kernel
 from sklearn.base import clone
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import GroupKFold, KFold, check_cv
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed, check_one_of
-from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.validation import input_table, output_table
 from ovkgp.estimators.regression.gp_regressor import GPRegressor
 from ovkgp.estimators.selection.cross_validation import Folds, record_interrupts
 from ovkgp.estimators.selection.predictive_scores import (
     compute_loo_densities,
     compute_psis_loo_densities,
+    count_observed,
     score_heldout_rows,
 )
 from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.inference.posteriors.leave_one_out import group_index
 
 METHODS = ("none", "laplace", "svi", "nuts")
 SCORES = ("elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence", "penalized_evidence")
@@ -59,25 +61,29 @@ def compare_kernels(
     Y,
     *,
     cv=5,
+    groups=None,
     method: str = "laplace",
     score: str | None = None,
     sampling: Mapping[str, Any] | None = None,
     random_state=None,
     verbose: int = 0,
 ) -> pd.DataFrame:
-    """Compare kernels by evidence, PSIS-LOO and cross-validation in one table, the best first.
+    """Compare kernels and likelihoods by evidence, PSIS-LOO and cross-validation in one table, the best first.
 
     Parameters
     ----------
     candidates : list or dict
-        Structure names of `GPRegressor` ("independent", "decomposable", "lmc", …), kernel objects or `GPRegressor` instances
-        with Gaussian outputs; a dictionary maps names to them. Candidates are not modified.
+        Structure names of `GPRegressor` ("independent", "decomposable", "lmc", …), kernel objects or `GPRegressor` instances,
+        with any likelihood; a dictionary maps names to them. Candidates are not modified.
     X : array-like of shape (n, d)
         Inputs.
     Y : array-like of shape (n, p) or (n,)
         Outputs; NaN marks a missing output.
     cv : int, splitter or None, default=5
-        Number of folds (of shuffled rows), or a scikit-learn splitter. If None, there is no cross-validation.
+        Number of folds (of shuffled rows, or of `groups`), or a scikit-learn splitter. If None, there is no cross-validation.
+    groups : array-like of shape (n,) or None, default=None
+        Labels of rows that belong together (tracks, stations). If given, all rows of a label are held out together, by
+        leave-one-out and by cross-validation. If None, single rows are.
     method : {"laplace", "svi", "nuts", "none"}, default="laplace"
         Sampler of the hyperparameters for PSIS-LOO. "none" uses the trained hyperparameters.
     score : {"elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence", "penalized_evidence"} or None, default=None
@@ -94,11 +100,12 @@ def compare_kernels(
     pandas.DataFrame
         One row per candidate. All densities are in the units of Y; larger is better, except for cv_rmse.
 
-        - log_evidence: log p(Y) at the trained hyperparameters
+        - log_evidence: log p(Y) at the trained hyperparameters, or its lower bound for a variational model
         - penalized_evidence: log_evidence minus the number of trained parameters
-        - elpd_loo, elpd_loo_se: Σ log p(y_ij | all other entries), averaged over hyperparameters by PSIS, and its standard error
-        - khat_max: largest Pareto k̂; above 0.7 elpd_loo is unreliable
-        - elpd_loo_point: Σ log p(y_ij | all other entries) in closed form at the trained hyperparameters
+        - elpd_loo, elpd_loo_se: Σ log p(y_i | all other rows or groups), averaged over hyperparameters by PSIS, and its standard error
+        - khat_max: largest Pareto k̂; above 0.7 elpd_loo is unreliable. None where nothing was drawn; absent if that is so everywhere
+        - elpd_loo_point: Σ log p(y_i | all other rows or groups) at the trained hyperparameters, in closed form, or by PSIS over draws
+          of the functions of a variational model
         - cv_log_density, cv_log_density_se: mean log p(y_ij) over entries of held-out rows, and its standard error
         - cv_rmse: root mean squared error over entries of held-out rows
         - score_diff, score_diff_se: difference of `score` from the best, and its standard error (NaN for evidences)
@@ -114,8 +121,8 @@ def compare_kernels(
     Notes
     -----
     Standard errors are those of sums of independent terms, centered by the mean of each output: they equal ArviZ's for one output
-    and do not depend on units for several. Terms are entries for elpd_loo and rows for cv_log_density. A candidate
-    that fails keeps the scores computed before, with the reason under error. Ctrl-C returns the table of the finished
+    and do not depend on units for several. Terms are rows or groups. Densities of continuous outputs and probabilities of counts
+    or labels are comparable only if the values are integers. A candidate that fails keeps the scores computed before, with the reason under error. Ctrl-C returns the table of the finished
     candidates, with a warning.
 
     Complexity: for each candidate one training on all rows and one per fold, the sampler, and one factorization per draw.
@@ -140,14 +147,15 @@ def compare_kernels(
     Y = output_table(Y, X)[0]
     if score == "cv_log_density" and cv is None:
         raise OptionError('score="cv_log_density" is not supported with cv=None. Set cv, or use another score.')
-    folds = _make_folds(cv, X, Y, seed)
+    folds = _make_folds(cv, X, Y, seed, groups)
     progress = tqdm(total=len(models) * (2 + folds.get_n_splits()), disable=not verbose)
     trials: dict[str, _Trial] = {}
     try:
         with progress, record_interrupts(folds):
             for name, model in models.items():
                 progress.set_description(name)
-                trial = _Trial(_set_seed(model, seed), X, Y, folds, progress)
+                model = clone(model) if model.random_state is not None else clone(model).set_params(random_state=seed)
+                trial = _Trial(model, X, Y, folds, progress, "rows" if groups is None else np.asarray(groups))
                 trial.run(method, {"draws": 200} | dict(sampling or {}), seed)
                 trials[name] = trial
     except KeyboardInterrupt:
@@ -178,10 +186,8 @@ def make_regressors(candidates) -> dict[str, GPRegressor]:
 
 def _make_regressor(candidate) -> GPRegressor:
     if isinstance(candidate, GPRegressor):
-        if is_variational(candidate) or candidate.distributed:
-            raise OptionError(
-                f"compare_kernels supports Gaussian outputs without variational inference, in one process, got {candidate!r}."
-            )
+        if candidate.distributed:
+            raise OptionError(f"compare_kernels runs in one process, got {candidate!r}. Use distributed=False.")
         return candidate
     if isinstance(candidate, (str, Kernel)):
         return GPRegressor(candidate)
@@ -202,21 +208,21 @@ def _make_name(model: GPRegressor) -> str:
 
 
 def _make_unique(name: str, used: Mapping[str, Any]) -> str:
-    number, unique = 1, name
-    while unique in used:
-        number += 1
-        unique = f"{name} ({number})"
-    return unique
+    candidates = chain([name], (f"{name} ({number})" for number in count(2)))
+    return next(candidate for candidate in candidates if candidate not in used)
 
 
-def _make_folds(cv, X: np.ndarray, Y: np.ndarray, seed: int) -> Folds:
+def _make_folds(cv, X: np.ndarray, Y: np.ndarray, seed: int, groups=None) -> Folds:
+    index = None if groups is None else group_index(groups, len(X)).numpy()
     if cv is None:
         return Folds(None, [])
     if isinstance(cv, (int, np.integer)) and not isinstance(cv, bool):
+        if index is not None and cv > index.max() + 1:
+            raise OptionError(f"cv must be at most the number of groups, {index.max() + 1}, got {cv}.")
         # Rows are often sorted, and a contiguous held-out block would require extrapolation
-        cv = KFold(cv, shuffle=True, random_state=seed % 2**32)
+        cv = KFold(cv, shuffle=True, random_state=seed % 2**32) if index is None else GroupKFold(cv)
     cv = check_cv(cv)
-    splits = list(cv.split(X, Y))
+    splits = list(cv.split(X, Y, index))
     tested = np.concatenate([test for _, test in splits]) if splits else np.array([], dtype=int)
     if len(np.unique(tested)) != len(tested):
         raise OptionError(
@@ -225,16 +231,11 @@ def _make_folds(cv, X: np.ndarray, Y: np.ndarray, seed: int) -> Folds:
     return Folds(cv, splits)
 
 
-def _set_seed(model: GPRegressor, seed: int) -> GPRegressor:
-    model = clone(model)
-    return model.set_params(random_state=seed) if model.random_state is None else model
-
-
 class _Trial:
     """Scores of one candidate (a row of the table), and the terms of the scores that are sums."""
 
-    def __init__(self, model: GPRegressor, X: np.ndarray, Y: np.ndarray, folds: Folds, progress: tqdm):
-        self.model, self.X, self.Y, self.folds, self.progress = model, X, Y, folds, progress
+    def __init__(self, model: GPRegressor, X: np.ndarray, Y: np.ndarray, folds: Folds, progress: tqdm, groups):
+        self.model, self.X, self.Y, self.folds, self.progress, self.groups = model, X, Y, folds, progress, groups
         self.row: dict[str, Any] = {"warnings": "", "error": ""}
         self.terms: dict[str, np.ndarray] = {}
 
@@ -279,25 +280,24 @@ class _Trial:
         self.row["penalized_evidence"] = evidence - _count_trained_parameters(fitted)
 
     def _score_leave_one_out(self, fitted: GPRegressor, method: str, sampling: dict, seed: int) -> None:
-        point = compute_loo_densities(fitted, self.X, self.Y)
+        point, khats = compute_loo_densities(fitted, self.X, self.Y, self.groups)
         self.row["elpd_loo_point"], self.terms["elpd_loo_point"] = point.sum(), self._center_by_output(point)
-        averaged, khat = point, np.nan
+        averaged = point
         if method != "none" and _count_trained_parameters(fitted):
-            loo = compute_psis_loo_densities(fitted, self.X, self.Y, method, random_state=seed, **sampling)
-            averaged, khat = loo.log_density, loo.khat.max()
+            options = {"groups": self.groups, "random_state": seed, **sampling}
+            averaged, khats = compute_psis_loo_densities(fitted, self.X, self.Y, method, **options)
         self.terms["elpd_loo"] = self._center_by_output(averaged)
         self.row |= {
             "elpd_loo": averaged.sum(),
             "elpd_loo_se": compute_standard_error(self.terms["elpd_loo"]),
-            "khat_max": khat,
+            "khat_max": None if khats is None else float(khats.max()),
         }
         self.progress.update()
 
-    def _center_by_output(self, entries: np.ndarray) -> np.ndarray:
-        """Subtract the mean of each output, which depends on its units and adds no uncertainty."""
-        columns = np.nonzero(np.isfinite(self.Y))[1]
-        sums, counts = (np.bincount(columns, weights) for weights in (entries, None))
-        return entries - (sums / counts)[columns]
+    def _center_by_output(self, terms: np.ndarray) -> np.ndarray:
+        """Subtract a mean per observed entry of each output, which depends on its units and adds no uncertainty."""
+        counts = count_observed(self.Y, self.groups)
+        return terms - counts @ np.linalg.lstsq(counts, terms)[0]
 
     def _score_folds(self) -> None:
         if not self.folds.splits:
@@ -308,9 +308,12 @@ class _Trial:
                 self._fit(self.X[train], self.Y[train]), self.X[test], self.Y[test]
             )
         observed = np.isfinite(density)
-        # One term per row, since the entries of a row are dependent
+        # One term per row or group, since its entries are dependent
         centered = np.where(observed, density - np.nanmean(density, 0), 0.0).sum(1)
-        self.terms["cv_log_density"] = centered[observed.any(1)] / observed.sum()
+        index = group_index(self.groups, len(centered)).numpy()
+        self.terms["cv_log_density"] = (
+            np.bincount(index, centered)[np.bincount(index, observed.any(1)) > 0] / observed.sum()
+        )
         self.row["cv_log_density"] = density[observed].mean()
         self.row["cv_log_density_se"] = compute_standard_error(self.terms["cv_log_density"])
         self.row["cv_rmse"] = np.sqrt(np.nanmean(error**2))
@@ -333,6 +336,10 @@ def _make_table(trials: Mapping[str, _Trial], score: str) -> pd.DataFrame:
         raise InputError(f"All candidates failed: {reasons}")
     table = pd.DataFrame([trial.row for trial in trials.values()], index=pd.Index(list(trials), name="kernel"))
     table = table.reindex(columns=COLUMNS).sort_values(score, ascending=False, kind="stable")
+    if table["khat_max"].isna().all():
+        table = table.drop(columns="khat_max")
+    elif table["khat_max"].isna().any():
+        table["khat_max"] = table["khat_max"].astype(object).where(table["khat_max"].notna(), None)
     best = table.index[0]
     table["score_diff"] = table[score] - table[score].iloc[0]
     for name, trial in trials.items():

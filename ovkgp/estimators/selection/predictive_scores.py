@@ -1,4 +1,4 @@
-"""Log predictive densities of single entries of Y, leave-one-out (with trained or sampled hyperparameters) or of held-out rows.
+"""Log predictive densities of rows of Y, leave-one-out (with trained or sampled hyperparameters) or of held-out rows.
 
 All are in original units: an estimator models ỹ = (y − offset) / scale, so that log p(y) = log p(ỹ) − log scale, and candidates with
 different scalings can be compared.
@@ -6,62 +6,94 @@ different scalings can be compared.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import numpy as np
 
 from ovkgp.exceptions import OptionError
+from ovkgp.inference.posteriors.leave_one_out import group_index
+from ovkgp.inference.sampling.arviz_data import (
+    NUM_FUNCTION_DRAWS,
+    function_log_likelihoods,
+    is_variational,
+    log_likelihoods,
+    make_dataset,
+    to_arviz_object,
+)
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 
 
-def compute_loo_densities(estimator, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Compute log p(y_ij | all other entries) of the observed entries, row by row, in closed form.
+def count_observed(Y: np.ndarray, groups="rows") -> np.ndarray:
+    """Count the observed entries (G, p) of each output in each row or group that has any, in the order of the densities."""
+    index = group_index(groups, len(Y)).numpy()
+    counts = np.column_stack([np.bincount(index, column) for column in np.isfinite(Y).T])
+    return counts[counts.any(1)]
 
-    `estimator` is a `GPRegressor` fitted to X and Y; its trained hyperparameters are used. Complexity: one factorization.
+
+def compute_loo_densities(
+    estimator, X: np.ndarray, Y: np.ndarray, groups="rows"
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Compute log p(y_i | all other rows or groups) of those with observed entries, and k̂ if they were sampled.
+
+    They are in closed form, but for a variational model, where they are estimated by PSIS from draws of the functions.
     """
-    scaling = estimator.scaling_
-    loo = estimator.gp_.leave_one_out(scaling.inputs(X), scaling.outputs(Y))
-    return _select_observed(loo.log_density.numpy() - np.log(scaling.output_scale), Y)
-
-
-class PSISLeaveOneOut(NamedTuple):
-    """log p(y_ij | all other entries) of the observed entries, averaged over hyperparameters, and the Pareto k̂ of each."""
-
-    log_density: np.ndarray
-    khat: np.ndarray
+    scaling, gp = estimator.scaling_, estimator.gp_
+    shift = count_observed(Y, groups) @ np.log(scaling.output_scale)
+    data = scaling.inputs(X), scaling.outputs(Y)
+    if is_variational(gp) and isinstance(groups, str):
+        values = function_log_likelihoods(gp, *data, None, NUM_FUNCTION_DRAWS)
+        log_density, khat = _run_psis(values)
+        return log_density - shift, khat
+    return log_likelihoods(gp, {}, *data, groups=groups)[0] - shift, None
 
 
 def compute_psis_loo_densities(
-    estimator, X: np.ndarray, Y: np.ndarray, method: str, *, random_state=None, **sampling
-) -> PSISLeaveOneOut:
-    """Compute leave-one-out densities by Pareto-smoothed importance sampling over hyperparameter draws.
+    estimator, X: np.ndarray, Y: np.ndarray, method: str, *, groups="rows", random_state=None, **sampling
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute log p(y_i | all other rows or groups) of those with observed entries and k̂ by PSIS over hyperparameter draws.
 
-    `method` and `sampling` are options of `sample_hyperparameters`. Complexity: one factorization per draw; draws × entries numbers
+    `method` and `sampling` are options of `sample_hyperparameters`. Complexity: one factorization per draw; draws × rows numbers
     of memory.
     """
     scaling, rows = estimator.scaling_, np.isfinite(Y).any(1)
     options = {"prior_draws": 0, "posterior_predictive": False} | sampling
-    data = sample_hyperparameters(
-        estimator.gp_, scaling.inputs(X[rows]), scaling.outputs(Y[rows]), method, random_state=random_state, **options
-    )
+    given = scaling.inputs(X[rows]), scaling.outputs(Y[rows])
+    shift = count_observed(Y, groups) @ np.log(scaling.output_scale)
+    if not isinstance(groups, str):
+        options["log_likelihood"] = False
+    data = sample_hyperparameters(estimator.gp_, *given, method, random_state=random_state, **options)
+    if not isinstance(groups, str):
+        raw = {name: values.values for name, values in data["unconstrained_posterior"].data_vars.items()}
+        values = log_likelihoods(deepcopy(estimator.gp_), raw, *given, groups=np.asarray(groups)[rows])
+        log_density, khat = _run_psis(values)
+        return log_density - shift, khat
     try:
         data["log_likelihood"]
     except KeyError as error:
         attrs = data["posterior"].attrs
         reason = next((str(text) for name, text in attrs.items() if "log_likelihood" in name), "they cost too much")
         raise OptionError(
-            f"PSIS-LOO needs the densities of all entries at every draw, which were not computed: {reason}. Use fewer draws, "
+            f"PSIS-LOO needs the densities of all rows at every draw, which were not computed: {reason}. Use fewer draws, "
             'log_likelihood=True or method="none".'
         ) from error
     log_density, khat = run_psis_loo(data)
-    log_scale = np.broadcast_to(np.log(scaling.output_scale), Y.shape)
-    return PSISLeaveOneOut(log_density - _select_observed(log_scale, Y), khat)
+    return log_density - shift, khat
+
+
+def _run_psis(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Run PSIS-LOO on log likelihoods (draws, rows) of one chain."""
+    draws = {"y": values[None]}
+    groups = {
+        "posterior": make_dataset({"draw_index": np.arange(len(values))[None]}, {"draw_index": ("chain", "draw")}),
+        "log_likelihood": make_dataset(draws, {"y": ("chain", "draw", "row")}),
+    }
+    return run_psis_loo(to_arviz_object(groups))
 
 
 def run_psis_loo(data, library: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return ArviZ's pointwise PSIS-LOO of the log likelihood `y` in `data`, and the k̂ of each entry.
+    """Return ArviZ's pointwise PSIS-LOO of the log likelihood `y` in `data`, and the k̂ of each row.
 
     `data` is an `arviz.InferenceData` or `xarray.DataTree`; `library` is "arviz", "arviz_stats" (ArviZ 1.x) or None (the installed).
     """
@@ -78,7 +110,3 @@ def score_heldout_rows(estimator, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndar
     prediction = estimator.posterior_.predict(scaling.inputs(X), "diag", noise=True)
     log_density = prediction.log_density(scaling.outputs(Y)).numpy() - np.log(scaling.output_scale)
     return log_density, Y - scaling.mean(prediction.mean)
-
-
-def _select_observed(values: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    return values[np.isfinite(Y)]

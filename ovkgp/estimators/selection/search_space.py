@@ -178,10 +178,7 @@ def propose(
 
 
 def compute_sobol_point(space: Mapping[str, Dimension], number: int, seed: int) -> Point:
-    """Return point `number` (from 0) of the scrambled Sobol sequence of `seed`.
-
-    Complexity: O(number · d), since a search does not store the state of the sequence.
-    """
+    """Return point `number` (from 0) of the scrambled Sobol sequence of `seed`."""
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     uniforms = sobol_points(number + 1, len(space), rng)[-1]
     return {name: dimension.quantile(u) for (name, dimension), u in zip(space.items(), uniforms, strict=True)}

@@ -61,15 +61,12 @@ class SearchJournal:
                 self._study.set_user_attr("seed", seed)
                 return
             _check_fingerprint(path, fingerprint, stored.get("fingerprint", {}))
-            self._set_seed(path, stored["seed"], is_fixed)
+            if is_fixed and seed != stored["seed"]:
+                raise OptionError(
+                    f"random_state must be that of the study {path}, got another random_state. Pass the same integer, pass None to use that of the study, or choose another path."
+                )
+            self.seed = stored["seed"]
             self.trials = [_from_optuna(trial) for trial in self._study.get_trials(deepcopy=False)]
-
-    def _set_seed(self, path: Path, seed: int, is_fixed: bool) -> None:
-        if is_fixed and seed != self.seed:
-            raise OptionError(
-                f"random_state must be that of the study {path}, got another random_state. Pass the same integer, pass None to use that of the study, or choose another path."
-            )
-        self.seed = seed
 
     def add(self, trial: Trial) -> None:
         """Add a trial, and write it to disk before returning."""

@@ -1,4 +1,4 @@
-"""Kernels as JSON and tensors, for model files.
+"""Kernels, output matrices, likelihoods and feature maps as JSON and tensors, for model files.
 
 A spec names classes of `STORABLE` and scalar kernels with a record, with the options of their constructors; parameters and buffers
 are tensors. Loading builds only these: no name in a file is imported or called. Priors are not stored; register them before training again.
@@ -16,12 +16,7 @@ from numbers import Integral, Real
 import gpytorch
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
-from gpytorch.kernels import (
-    AdditiveKernel,
-    Kernel,
-    ProductKernel,
-    ScaleKernel,
-)
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from gpytorch.priors import Prior
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 from scipy import sparse
@@ -29,7 +24,12 @@ from torch import Tensor
 from torch.nn import Module
 
 from ovkgp import kernels as ours
-from ovkgp.exceptions import KernelTypeError, ModelFileError, OptionError, OvkgpError
+from ovkgp.estimators.storage.file import under
+from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError, OvkgpError
+from ovkgp.features import ORFF, BlockedORFF, FeatureMap, ManifoldFeatures, Nystrom
+from ovkgp.inference.likelihoods import Gaussian, Likelihood, PerOutput
+from ovkgp.inference.likelihoods.factory import LIKELIHOODS
+from ovkgp.inference.model.mean_noise import NOISE_KINDS
 from ovkgp.kernels import OutputMatrix
 from ovkgp.kernels.manifold import OperatorValuedManifoldKernel
 from ovkgp.kernels.penalties import Penalty
@@ -213,23 +213,14 @@ def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def kernel_to_spec(kernel: Kernel) -> tuple[dict, dict[str, Tensor]]:
-    """Return a kernel as a JSON dictionary, and its parameters and buffers by name.
+def kernel_to_spec(part: Kernel | OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
+    """Return a kernel or an output matrix as a JSON dictionary, and its parameters and buffers by name.
 
     Classes, options, constraints, batch shapes, dtypes, tied and frozen parameters are kept; priors are not. Raises
     KernelTypeError if a part of it is not of a class that `find_storable` knows; subclasses do not count.
     """
-    if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
-    return _to_spec(kernel)
-
-
-def matrix_to_spec(matrix: OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
-    """Return an output matrix as a JSON dictionary and tensors, as `kernel_to_spec` does."""
-    return _to_spec(matrix)
-
-
-def _to_spec(part: Kernel | OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
+    if not isinstance(part, Kernel | OutputMatrix):
+        raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(part).__name__}.")
     spec = {
         "kernel": _encode(part),
         "constraints": {name: _constraint_to_spec(name, owner, c) for name, owner, c in _constraints(part)},
@@ -239,7 +230,7 @@ def _to_spec(part: Kernel | OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
     }
     tensors = kernel_state(part)
     try:
-        _from_spec(spec, tensors, type(part))
+        kernel_from_spec(spec, tensors, type(part))
     except OvkgpError as error:  # e.g. an attribute was changed after construction
         raise KernelTypeError(f"{_cannot_store(part)} It was changed after construction: {error}") from error
     return spec, tensors
@@ -288,18 +279,16 @@ def _same_transform(given: tuple, known: tuple) -> bool:
     return given[0] is known[0] and (given[1] is known[1] or given[0] is None)
 
 
-def _modules(kernel: Kernel):
-    return kernel.named_modules(remove_duplicate=False)
-
-
 def _constraints(kernel: Kernel) -> list[tuple[str, Module, Interval]]:
     """Return (name, owner, constraint) of every constraint in a kernel."""
-    owners = [(path, module) for path, module in _modules(kernel) if isinstance(module, gpytorch.Module)]
+    owners = [entry for entry in kernel.named_modules(remove_duplicate=False) if isinstance(entry[1], gpytorch.Module)]
     return [(f"{path}.{n}".lstrip("."), module, c) for path, module in owners for n, c in module._constraints.items()]
 
 
 def _batch_shapes(kernel: Kernel) -> dict[str, list[int]]:
-    parts = [(name, module) for name, module in _modules(kernel) if isinstance(module, Kernel | OutputMatrix)]
+    parts = [
+        entry for entry in kernel.named_modules(remove_duplicate=False) if isinstance(entry[1], Kernel | OutputMatrix)
+    ]
     return {name: list(module._batch_shape) for name, module in parts if len(module._batch_shape)}
 
 
@@ -310,17 +299,8 @@ def _tied(kernel: Kernel) -> list[list[str]]:
     return [[name, same] for name, same in names if name != same]
 
 
-def kernel_from_spec(spec: dict, tensors: dict[str, Tensor]) -> Kernel:
-    """Build the kernel of a spec of `kernel_to_spec`, equal to the bit."""
-    return _from_spec(spec, tensors, Kernel)
-
-
-def matrix_from_spec(spec: dict, tensors: dict[str, Tensor]) -> OutputMatrix:
-    """Build the output matrix of a spec of `matrix_to_spec`, equal to the bit."""
-    return _from_spec(spec, tensors, OutputMatrix)
-
-
-def _from_spec(spec: dict, tensors: dict[str, Tensor], kind: type[Module]) -> Kernel | OutputMatrix:
+def kernel_from_spec(spec: dict, tensors: dict[str, Tensor], kind: type[Module] = Kernel) -> Kernel | OutputMatrix:
+    """Build the kernel, or the output matrix, of a spec of `kernel_to_spec`, equal to the bit."""
     try:
         part = _decode(spec["kernel"], sum(tensor.numel() for tensor in tensors.values()))
         if not isinstance(part, kind):
@@ -372,3 +352,85 @@ def _set_constraint(kernel: Kernel, name: str, spec: dict, tensors: dict[str, Te
     bounds = {Positive: (), GreaterThan: (lower,), LessThan: (upper,), Interval: (lower, upper)}[kind]
     transform, inverse = TRANSFORMS[spec["transform"]]
     owner.register_constraint(leaf.removesuffix("_constraint"), kind(*bounds, transform, inverse))
+
+
+LIKELIHOOD_PARAMETERS = ("scale", "df", "dispersion")  # parameters of likelihoods, each trained or fixed
+LIKELIHOOD_OPTIONS = ("tau", "kappa", "link")  # options of likelihoods that are not trained
+ORFF_OPTIONS = ("num_frequencies", "num_dims", "sampler", "bounded", "learn_frequencies")
+BLOCKED_OPTIONS = ("num_frequencies", "block_size", "num_dims", "sampler", "bounded")
+
+
+def likelihood_to_spec(likelihood: Likelihood) -> dict:
+    """Return the arguments of `blank_likelihood`."""
+    if type(likelihood) is PerOutput:
+        return {"members": [likelihood_to_spec(one) for one in likelihood.likelihoods]}
+    if type(likelihood) is not LIKELIHOODS.get(likelihood.name):
+        raise InputError(
+            f"A model file cannot hold a {type(likelihood).__name__}. Use a likelihood of ovkgp.inference.likelihoods or pickle the model."
+        )
+    spec = {"name": likelihood.name, "num_outputs": likelihood.num_outputs}
+    if isinstance(likelihood, Gaussian):
+        noise = likelihood.noise_model
+        return {**spec, "noise": {"kind": noise.kind, "is_trained": noise.is_trained}}
+    entries = {**likelihood._parameters, **likelihood._buffers}
+    known = [name for name in LIKELIHOOD_PARAMETERS if entries.keys() & {f"raw_{name}", f"fixed_{name}"}]
+    trained = {name: f"raw_{name}" in entries for name in known}
+    plain = {name: getattr(likelihood, name) for name in LIKELIHOOD_OPTIONS if hasattr(likelihood, name)}
+    return {**spec, **({"trained": trained} if trained else {}), **({"options": plain} if plain else {})}
+
+
+def blank_likelihood(spec: dict) -> Likelihood:
+    """Make a likelihood of a description, with arbitrary values."""
+    if "members" in spec:
+        return PerOutput([blank_likelihood(one) for one in spec["members"]]).double()
+    if spec["name"] not in LIKELIHOODS:
+        raise ModelFileError(f"The file describes a likelihood {spec['name']!r}, which this version does not know.")
+    options, num_outputs = dict(spec.get("options", {})), check_size(spec["num_outputs"])
+    if "noise" in spec:
+        options["noise"] = blank_noise(**spec["noise"], num_outputs=num_outputs)
+    for name, is_trained in spec.get("trained", {}).items():
+        options[name] = None if is_trained else 1.0
+    return LIKELIHOODS[spec["name"]](num_outputs, **options).double()
+
+
+def blank_noise(kind: str, is_trained: bool, num_outputs: int) -> str | Tensor:
+    """Return the argument that makes a noise of this kind, with arbitrary values."""
+    sizes = [num_outputs] * NOISE_KINDS.index(kind)
+    return kind if is_trained else torch.eye(num_outputs) if len(sizes) == 2 else torch.ones(sizes)
+
+
+def features_to_spec(features: FeatureMap | None) -> dict | None:
+    """Return the first argument of `blank_features`."""
+    if features is None:
+        return None
+    spec = {"class": type(features).__name__}
+    if isinstance(features, ManifoldFeatures):
+        return {**spec, "features": features_to_spec(features.features)}
+    if not isinstance(features, ORFF):
+        return spec
+    is_blocked = isinstance(features, BlockedORFF)
+    names, more = (BLOCKED_OPTIONS, "_noise_dtype") if is_blocked else (ORFF_OPTIONS, "block_index")
+    options, state = {name: getattr(features, name) for name in names}, getattr(features, more)
+    return {**spec, "options": options, "seed": features.seed, "state": str(state) if is_blocked else state}
+
+
+def blank_features(spec: dict | None, kernel: Kernel, tensors: dict[str, Tensor], limit: int) -> FeatureMap | None:
+    """Make a feature map of a description, with arbitrary values, whose frequencies are at most `limit` numbers."""
+    if spec is None:
+        return None
+    kind, options = spec["class"], spec.get("options", {})
+    check_size(options.get("num_frequencies", 0) * (options.get("num_dims") or 1), limit)
+    if kind == "ManifoldFeatures":
+        base = blank_features(spec["features"], kernel.base_kernel, under("features", tensors), limit)
+        return ManifoldFeatures(base, kernel)
+    if kind == "Nystrom":
+        return Nystrom(kernel, tensors["landmarks"])
+    if kind == "BlockedORFF":
+        features = BlockedORFF(kernel, **options, random_state=spec["seed"])
+        features._noise_dtype = {str(dtype): dtype for dtype in (torch.float32, torch.float64)}[spec["state"]]
+        return features
+    if kind == "ORFF":
+        features = ORFF(kernel, **options, random_state=spec["seed"])
+        features.block_index = spec["state"]
+        return features
+    raise ModelFileError(f"The file describes features of class {kind!r}, which this version does not know.")

@@ -18,20 +18,18 @@ from torch import Tensor
 
 from ovkgp.estimators.storage.file import prefixed, under
 from ovkgp.estimators.storage.kernels import (
+    blank_features,
+    blank_likelihood,
+    blank_noise,
     check_size,
+    features_to_spec,
     fill,
     is_storable,
     kernel_from_spec,
     kernel_state,
     kernel_to_spec,
-    load_kernel_state,
-)
-from ovkgp.estimators.storage.modules import (
-    blank_features,
-    blank_likelihood,
-    blank_noise,
-    features_to_spec,
     likelihood_to_spec,
+    load_kernel_state,
 )
 from ovkgp.estimators.storage.values import count_numbers, decode, encode
 from ovkgp.exceptions import ModelFileError, OptionError, OvkgpError

@@ -62,7 +62,15 @@ class SavableMixin:
         --------
         ovkgp.load : Read the file.
         """
-        save(self, path)
+        name = type(self).__name__
+        if name not in ESTIMATORS or type(self) is not ESTIMATORS[name].kind:
+            raise InputError(
+                f"A model file can hold {', '.join(ESTIMATORS)}, got {name}. Pickle the estimator instead."
+            )
+        check_is_fitted(self)
+        _warn_about_priors(self)
+        header, tensors = _encode(self)
+        write_model(path, tensors, header)
 
 
 @dataclass(frozen=True)
@@ -91,22 +99,11 @@ def storable(
     """
 
     def register(kind: type) -> type:
-        names = ("feature_names_in_", *optional)
+        names = ("feature_names_in_", "input_times_", "output_times_", *optional)
         ESTIMATORS[kind.__name__] = SavedAttributes(kind, required, names, builder, parts, finish)
         return kind
 
     return register
-
-
-def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
-    """Write a fitted estimator to one file; see `SavableMixin.save`."""
-    name = type(estimator).__name__
-    if name not in ESTIMATORS or type(estimator) is not ESTIMATORS[name].kind:
-        raise InputError(f"A model file can hold {', '.join(ESTIMATORS)}, got {name}. Pickle the estimator instead.")
-    check_is_fitted(estimator)
-    _warn_about_priors(estimator)
-    header, tensors = _encode(estimator)
-    write_model(path, tensors, header)
 
 
 def _warn_about_priors(estimator: BaseEstimator) -> None:
@@ -120,7 +117,7 @@ def _warn_about_priors(estimator: BaseEstimator) -> None:
             warnings.warn(
                 f"The priors of {name} are not stored; the loaded model predicts as this one does. {fix} to train again with them.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
 
 
@@ -140,7 +137,7 @@ def _encode(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
 
 
 def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator:
-    """Load a fitted estimator from a file written by `save`.
+    """Load a fitted estimator from a file written by `estimator.save`.
 
     Predictions of the loaded estimator are equal to those of the saved one, to 1e-12 relative.
 

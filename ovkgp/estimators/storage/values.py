@@ -19,17 +19,18 @@ from torch import Tensor
 
 from ovkgp.estimators.storage.file import prefixed, under
 from ovkgp.estimators.storage.kernels import (
+    blank_features,
+    blank_likelihood,
     check_size,
+    features_to_spec,
     fill,
     is_storable,
     kernel_from_spec,
     kernel_state,
     kernel_to_spec,
+    likelihood_to_spec,
     load_kernel_state,
-    matrix_from_spec,
-    matrix_to_spec,
 )
-from ovkgp.estimators.storage.modules import blank_features, blank_likelihood, features_to_spec, likelihood_to_spec
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference.likelihoods import Likelihood
@@ -159,17 +160,16 @@ def _encode_module(name: str, module: torch.nn.Module, tensors: dict[str, Tensor
         entry["kernel_spec"] = kernel_to_spec(module.kernel)[0]
     elif isinstance(module, Likelihood):
         entry, state = {"likelihood": likelihood_to_spec(module)}, kernel_state(module)
-    elif isinstance(module, OutputMatrix):
+    else:
         try:
-            spec, state = matrix_to_spec(module)
+            spec, state = kernel_to_spec(module)
         except KernelTypeError as error:
+            if not isinstance(module, OutputMatrix):
+                raise
             raise KernelTypeError(
                 f"{name} is a {type(module).__name__}, which a file cannot describe. Fit with {name}=matrix().detach() or a matrix of ovkgp.kernels. ({error})"
             ) from error
-        entry = {"matrix": spec}
-    else:
-        spec, state = kernel_to_spec(module)
-        entry = {"kernel": spec}
+        entry = {"matrix" if isinstance(module, OutputMatrix) else "kernel": spec}
     tensors |= prefixed(**{name: state})
     return {**entry, "at": name}
 
@@ -233,7 +233,7 @@ _DECODERS = {  # by the key that only this kind of entry has
     "items": _decode_items,
     "sparse": _decode_sparse,
     "kernel": lambda entry, tensors: kernel_from_spec(entry["kernel"], under(entry["at"], tensors)),
-    "matrix": lambda entry, tensors: matrix_from_spec(entry["matrix"], under(entry["at"], tensors)),
+    "matrix": lambda entry, tensors: kernel_from_spec(entry["matrix"], under(entry["at"], tensors), OutputMatrix),
     "likelihood": _decode_likelihood,
     "features": _decode_features,
     "record": _decode_record,

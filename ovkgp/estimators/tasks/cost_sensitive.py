@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -9,11 +10,11 @@ import torch
 from gpytorch.kernels import Kernel
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y
 from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
+from ovkgp.estimators.common.bootstrap import refitted_weights, replicate_fits, replicate_weights
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import NUMBER, NUMBERS, POSITIVE, integer, one_of, restore_on_error
@@ -239,7 +240,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
         with restore_on_error(self):
             self.check_options()
             self.output_names_ = output_names(y) or ["y"]
-            X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
+            X, y = check_X_y(input_table(self, X, reset=True), as_array(y), dtype=None, estimator=self)
             self.classes_, labels = _two_classes(y)
             self._seed = as_seed(self.random_state)
             vars(self).pop("_replicates", None)
@@ -247,31 +248,22 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
             self.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
             self._rows, self._labels = self.scaling_.inputs(X).numpy(), 2.0 * labels - 1
             self.lam_, self.measure_ = canonical_lam(self), self._measure()
-            self._learn()
+            problem, inputs, tasks = self._problem()
+            solution = self._solve(problem, verbose=self.verbose)
+            self.function_ = TaskFunction(inputs, tasks, solution.weights)
+            self.gap_, self.fit_report_ = solution.gap, solution.report
+            self.fit_report_.num_rows = len(self._rows)
         return self
-
-    def _learn(self) -> None:
-        problem, inputs, tasks = self._problem()
-        solution = self._solve(problem)
-        self.function_ = TaskFunction(inputs, tasks, solution.weights)
-        self.gap_, self.fit_report_ = solution.gap, solution.report
-        self.fit_report_.num_rows = len(self._rows)
 
     def _measure(self) -> TaskMeasure:
         if self.coupling == "independent":
-            return grid(self._levels())
+            levels = DEFAULT_LEVELS if self.levels is None else signed_costs(self.levels, self.costs, "levels")
+            return grid(np.unique(levels))
         measure = self.measure
         if isinstance(measure, TaskMeasure):
             nodes = signed_costs(measure.nodes.flatten(), self.costs, "The nodes of measure")
             measure = TaskMeasure(torch.from_numpy(nodes).reshape(measure.nodes.shape), measure.weights)
         return make_measure(measure, self.num_tasks, *ENDS["signed"], random_state=self._seed)
-
-    def _levels(self) -> np.ndarray:
-        return (
-            np.array(DEFAULT_LEVELS)
-            if self.levels is None
-            else np.unique(signed_costs(self.levels, self.costs, "levels"))
-        )
 
     def _problem(self) -> tuple[TaskProblem, object, object]:
         """Return the problem and the factors of inputs and costs."""
@@ -293,8 +285,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
         y = torch.from_numpy(self._labels)[:, None]
         return TaskProblem(inputs(X), rows, y, IntegralLoss(loss, self.measure_), self.lam_), inputs, tasks
 
-    def _solve(self, problem: TaskProblem, init: Tensor | None = None, verbose: int | None = None) -> TaskSolution:
-        verbose = self.verbose if verbose is None else verbose
+    def _solve(self, problem: TaskProblem, init: Tensor | None = None, verbose: int = 0) -> TaskSolution:
         return solve_primal(problem, init=init, tolerance=self.tol, max_iter=self.max_iter, verbose=verbose)
 
     def predict(self, X, cost=None) -> np.ndarray:
@@ -425,23 +416,14 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
         """Return the functions of the replicates, which the first call fits."""
         h = self.function_
         if not hasattr(self, "_replicates"):
+            problem = self._problem()[0]
+
+            def fit(weights: np.ndarray) -> np.ndarray:
+                return refitted_weights(self._solve(replace(problem, row_weights=torch.from_numpy(weights)), h.weights))
+
             weights = replicate_weights(np.ones(len(self._rows)), self.num_replicates, self._seed)
-            self._replicates = np.stack(replicate_fits(self._refit(self._problem()[0]), weights, self.verbose))
-        return [TaskFunction(h.inputs, h.tasks, torch.from_numpy(w)) for w in self._replicates]
-
-    def _refit(self, problem: TaskProblem):
-        """Return the function from weights of the rows (n,) to W."""
-
-        def fit(weights: np.ndarray) -> np.ndarray:
-            weighted = TaskProblem(
-                problem.inputs, problem.tasks, problem.targets, problem.loss, problem.lam, torch.from_numpy(weights)
-            )
-            solution = self._solve(weighted, init=self.function_.weights, verbose=0)
-            if solution.report.interrupted:
-                raise KeyboardInterrupt  # end all replicates, not only this one
-            return solution.weights.numpy()
-
-        return fit
+            self._replicates = np.stack(replicate_fits(fit, weights, self.verbose))
+        return [replace(h, weights=torch.from_numpy(weights)) for weights in self._replicates]
 
     def check_options(self) -> None:
         """Check the options and their combinations."""

@@ -262,8 +262,15 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
             if len(rows) < 2:
                 raise InputError("X must have at least 2 distinct rows, but all rows are equal.")
             self._rows, self._row_counts = rows, counts.astype(np.float64)
-            self.measure_ = self._measure()
-            self._learn()
+            self.measure_, self.lam_ = self._measure(), float(self.lam)
+            self.function_, self._fraction_levels, solution = self._model().fit(self._row_counts, self._row_counts)
+            self.levels_ = self.measure_.nodes.numpy()
+            self.thresholds_ = evaluate_thresholds(self.function_, self.levels_)
+            self.offset_ = float(evaluate_thresholds(self.function_, self.nu)[0])
+            self.gap_, self.fit_report_ = solution.gap, solution.report
+            self.fit_report_.num_rows = len(X)
+            nested = self._are_nested(torch.from_numpy(self._rows))
+            self.nesting_rate_ = float(np.average(nested, weights=self._row_counts))
         return self
 
     def _measure(self) -> TaskMeasure:
@@ -274,16 +281,6 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
         nodes, weights = measure.nodes[order], measure.weights[order]
         density = beta(2, 1).pdf(nodes.numpy()) if self.density == "linear" else 1.0
         return grid(nodes, weights * torch.as_tensor(density))
-
-    def _learn(self) -> None:
-        self.function_, self._fraction_levels, solution = self._model().fit(self._row_counts, self._row_counts)
-        self.levels_ = self.measure_.nodes.numpy()
-        self.thresholds_ = evaluate_thresholds(self.function_, self.levels_)
-        self.lam_, self.gap_, self.fit_report_ = float(self.lam), solution.gap, solution.report
-        self.fit_report_.num_rows = int(self._row_counts.sum())
-        self.offset_ = float(evaluate_thresholds(self.function_, self.nu)[0])
-        nested = self._are_nested(torch.from_numpy(self._rows))
-        self.nesting_rate_ = float(np.average(nested, weights=self._row_counts))
 
     def _model(self) -> OneClassModel:
         rows, levels, curve_levels = torch.from_numpy(self._rows), self.measure_.nodes, self._grid()
@@ -418,14 +415,13 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
             found = self._model().fit_replicates(weights, self._row_counts, verbose=self.verbose)
             vars(self).update(zip(REPLICATES, found, strict=True))
         found = zip(*(getattr(self, name) for name in REPLICATES), strict=True)
-        return [
-            (self._replicate(torch.from_numpy(w), torch.from_numpy(z)), fraction_levels)
-            for w, z, fraction_levels in found
-        ]
-
-    def _replicate(self, weights: Tensor, thresholds: Tensor) -> TaskFunction:
         d = self.function_
-        return TaskFunction(d.inputs, d.tasks, weights, ThresholdOffset(d.offset.factor, thresholds))
+
+        def function(weights: np.ndarray, thresholds: np.ndarray) -> TaskFunction:
+            offset = ThresholdOffset(d.offset.factor, torch.from_numpy(thresholds))
+            return TaskFunction(d.inputs, d.tasks, torch.from_numpy(weights), offset)
+
+        return [(function(weights, thresholds), levels) for weights, thresholds, levels in found]
 
     def _inputs(self, X) -> Tensor:
         check_is_fitted(self, "function_")
@@ -460,14 +456,6 @@ class OneClassFit(NamedTuple):
     function: TaskFunction
     fraction_levels: np.ndarray
     solution: OneClassSolution
-
-
-class Replicates(NamedTuple):
-    """Weights W (B, r, q), threshold coefficients (B, k) and levels of `find_fraction_levels` (B, k) of B fits."""
-
-    weights: np.ndarray
-    thresholds: np.ndarray
-    fraction_levels: np.ndarray
 
 
 class OneClassModel:
@@ -521,11 +509,14 @@ class OneClassModel:
             return self.thresholds, t - THRESHOLD_SLACK * np.abs(t)
         return self.calibrated, calibrate_thresholds(values, weights, self.levels)
 
-    def fit_replicates(self, weights: np.ndarray, counts: np.ndarray, verbose: int = 0) -> Replicates:
-        """Fit to each row of `weights` (B, n)."""
+    def fit_replicates(self, weights: np.ndarray, counts: np.ndarray, verbose: int = 0) -> list[np.ndarray]:
+        """Fit to each row of `weights` (B, n).
+
+        Return W (B, r, q), threshold coefficients (B, k) and levels of `find_fraction_levels` (B, k).
+        """
 
         def fit(row: np.ndarray) -> tuple[np.ndarray, ...]:
             found = self.fit(row, counts)
             return found.function.weights.numpy(), found.function.offset.coefficients.numpy(), found.fraction_levels
 
-        return Replicates(*(np.stack(part) for part in zip(*replicate_fits(fit, weights, verbose), strict=True)))
+        return [np.stack(part) for part in zip(*replicate_fits(fit, weights, verbose), strict=True)]

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.base import TableRegressor
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL, NO_LEAVE_ONE_OUT, Description, describe_mean
 from ovkgp.estimators.common.named_kernels import scale_kernel, usable_scale
@@ -19,7 +20,7 @@ from ovkgp.estimators.common.options import CONVENTIONS, POSITIVE, VERBOSE, inte
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
 from ovkgp.estimators.common.task_options import TASK_KERNEL_CONSTRAINTS, task_kernel
-from ovkgp.estimators.common.validation import as_array, input_table, numbers
+from ovkgp.estimators.common.validation import as_array, input_table
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
@@ -381,7 +382,7 @@ def check_tasks(tasks, num_columns: int) -> np.ndarray:
     """Return points (T, q) from points (T,) or (T, q); if None, 0, 1, … for each column of Y."""
     if tasks is None:
         return np.arange(float(num_columns))[:, None]
-    points = numbers(as_array(tasks), "tasks")
+    points = as_numbers(as_array(tasks), "tasks")
     points = points[:, None] if points.ndim == 1 else points
     if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all():
         raise InputError(f"tasks must be finite points of shape (T,) or (T, q), got {np.shape(tasks)}.")
@@ -420,7 +421,7 @@ def second_moments(Y: np.ndarray) -> np.ndarray:
 
 
 def _check_matrix(option, p: int) -> Tensor:
-    matrix = numbers(as_array(option), "output_matrix")
+    matrix = as_numbers(as_array(option), "output_matrix")
     if matrix.shape != (p, p):
         raise InputError(f"output_matrix has shape {matrix.shape}, expected ({p}, {p}) for {p} outputs per task.")
     scale = np.abs(matrix).max()

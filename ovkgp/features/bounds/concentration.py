@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.checks import (
@@ -22,9 +23,9 @@ from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds.constants import SpectralConstants, intrinsic_dimension, spectral_constants
 from ovkgp.features.bounds.variance import kernel_variance
 from ovkgp.features.orff import ORFF
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 BERNSTEIN_METHODS = ("dimension", "intrinsic", "orlicz")
-UNIFORM_BOUND_METHODS = ("auto", "hoeffding", "bernstein_bounded", "bernstein_unbounded")
 MAX_FREQUENCIES = 2**62
 
 
@@ -114,16 +115,12 @@ def pointwise_error_bound(
 
     Parameters
     ----------
-    kernel : Kernel
-        Shift-invariant kernel with a symmetric K̃.
-    lag : Tensor of shape (d,)
-        Lag δ.
-    num_frequencies, epsilon : int and float
-        Number D of independent frequencies, and error ε in the units of the kernel.
+    kernel, lag, num_frequencies, bounded
+        As for `kernel_variance`; K̃ must be symmetric.
+    epsilon : float
+        Error ε in the units of the kernel.
     method : {"dimension", "intrinsic", "orlicz"}, default="dimension"
         Inequality to use; only "orlicz" is informative for unbounded features.
-    bounded : bool, default=True
-        Whether to use the bounded factor of curl- and divergence-free kernels.
     variant : {"corrected", "printed"}, default="corrected"
         Form of Theorem A.1, as in `bernstein_bound`. The variance is corrected in both (BT-E-16).
 
@@ -183,14 +180,12 @@ def uniform_error_bound(
         Number D of frequencies, error ε in the units of the kernel, and |C|, the largest distance between two inputs.
     method : {"auto", "hoeffding", "bernstein_bounded", "bernstein_unbounded"}, default="auto"
         Inequality to use, see Notes; "auto" is the smallest of those that apply.
-    bounded : bool, default=True
-        Whether to use the bounded factor of curl- and divergence-free kernels.
     variant : {"corrected", "printed"}, default="corrected"
         "corrected" repairs the covering number (BT-E-21), the constant 8√2 (BT-E-20) and the exponent of the bounded
         case (BT-E-22). "printed" evaluates Corollaries 5.2 and 5.3 of the thesis: 8√2 (m|C|/ε) for C_d(·)^{d/(d+1)},
         and exp(−Dε² / 2(d+1)(v + uε/3)); it may be too small to hold. Hoeffding's bound is the same in both.
-    num_dims : int or None, default=None
-        Input dimension, for kernels that do not define it.
+    bounded, num_dims
+        As for `spectral_constants`.
     lipschitz : float, default=1.0
         Factor of H_ω. For a kernel on another group than (R^d, +), the Lipschitz constant of its logarithm on C
         (BT-E-19), which `ovkgp.kernels.groups` provides as ``group.lipschitz(lower)``.
@@ -258,16 +253,10 @@ def required_features(
 
     Parameters
     ----------
-    kernel : Kernel
-        Shift-invariant kernel.
-    epsilon : float
-        Error ε in the units of the kernel.
+    kernel, epsilon, diameter, method, bounded, variant, num_dims, lipschitz
+        As for `uniform_error_bound`; `diameter` is 1 by default.
     delta : float, default=0.05
         Probability with which the error may be exceeded.
-    diameter : float, default=1.0
-        |C|, the largest distance between two inputs.
-    method, bounded, variant, num_dims, lipschitz
-        As in `uniform_error_bound`.
 
     Returns
     -------
@@ -306,32 +295,24 @@ def _find_smallest(is_enough) -> int | float:
 
 
 def _make_log_bound(kernel: Kernel, epsilon: float, diameter: float, method: str, variant: str, options: dict):
-    """Check the arguments of a uniform bound, and return its logarithm as a function of D."""
+    """Check the arguments of a uniform bound, and return its logarithm (uninformative from 0 on) as a function of D."""
     epsilon, diameter = check_positive("epsilon", epsilon), check_nonnegative("diameter", diameter)
-    check_one_of("method", method, UNIFORM_BOUND_METHODS)
-    check_one_of("variant", variant, VARIANTS)
-    constants = spectral_constants(kernel, **options)
-    return lambda num_frequencies: _log_bound(constants, num_frequencies, epsilon, diameter, method, variant)
-
-
-def _log_bound(c: SpectralConstants, D: int, epsilon: float, diameter: float, method: str, variant: str) -> float:
-    """Return the logarithm of the bound; 0 or more is uninformative."""
-    if method == "hoeffding" and not c.separable:
-        raise OptionError(
-            'method="hoeffding" is only supported with scalar and decomposable kernels k Γ, whose error is a number times a matrix. Use method="auto".'
-        )
-    if c.kernel_norm == 0:  # K = 0 and so are its features
-        return -math.inf
     rules = {
         "hoeffding": _hoeffding,
         "bernstein_bounded": _bernstein_bounded,
         "bernstein_unbounded": _bernstein_unbounded,
     }
-    if method != "auto":
-        return rules[method](c, D, epsilon, diameter, variant)
-    return min(
-        rule(c, D, epsilon, diameter, variant) for name, rule in rules.items() if c.separable or name != "hoeffding"
-    )
+    check_one_of("method", method, ("auto", *rules))
+    check_one_of("variant", variant, VARIANTS)
+    c = spectral_constants(kernel, **options)
+    if method == "hoeffding" and not c.separable:
+        raise OptionError(
+            'method="hoeffding" is only supported with scalar and decomposable kernels k Γ, whose error is a number times a matrix. Use method="auto".'
+        )
+    if c.kernel_norm == 0:  # K = 0 and so are its features
+        return lambda D: -math.inf
+    names = [name for name in rules if c.separable or name != "hoeffding"] if method == "auto" else [method]
+    return lambda D: min(rules[name](c, D, epsilon, diameter, variant) for name in names)
 
 
 def _hoeffding(c: SpectralConstants, D: int, epsilon: float, diameter: float, variant: str) -> float:
@@ -374,10 +355,7 @@ def _log_cover(c: SpectralConstants, epsilon: float, diameter: float, variant: s
 
 
 def cover_constant(num_dims: int) -> float:
-    """Return C_d = 4 (d^{1/(d+1)} + d^{−d/(d+1)}), the minimum of 4(r + r^−d) over the radius r of the balls.
-
-    With the printed covering number it comes with 2^{d/(d+1)}, and the product exceeds 8√2 for d = 2, 3, 4 (BT-E-20).
-    """
+    """Return C_d = 4 (d^{1/(d+1)} + d^{−d/(d+1)}), the minimum of 4(r + r^−d) over the radius r of the balls."""
     d = num_dims
     return 4 * (d ** (1 / (d + 1)) + d ** (-d / (d + 1)))
 
@@ -400,10 +378,8 @@ def measured_error(
         Number D of frequencies.
     repeats : int, default=5
         Number of maps.
-    sampler : {"iid", "orthogonal", "qmc"}, default="iid"
-        As in `ORFF`; the bounds assume "iid".
-    random_state : int, RandomState or None, default=None
-        Seed.
+    sampler, random_state
+        As for `ORFF`; the bounds assume "iid".
 
     Returns
     -------
@@ -428,7 +404,7 @@ def measured_error(
         raise InputError(f"X has shape {tuple(X.shape)}, expected (n, d) with n at least 1.")
     num_frequencies, repeats = check_integer("num_frequencies", num_frequencies), check_integer("repeats", repeats)
     with torch.no_grad():
-        exact = kernel(X).to_dense()
+        exact = to_dense(evaluate_kernel(kernel, X))
         size = block_norms(exact, len(X)).diagonal().max().item()
         seeds = np.random.SeedSequence(as_seed(random_state)).generate_state(repeats).tolist()
         errors = [

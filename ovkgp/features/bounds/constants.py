@@ -246,10 +246,7 @@ def _(kernel, num_dims, bounded):
 def _field_constants(
     kernel: CurlFreeKernel | DivergenceFreeKernel, weights: Tensor, bounded: bool
 ) -> SpectralConstants:
-    """Return the constants for A(ω) = ωωᵀ or ‖ω‖²I − ωωᵀ, of norm ‖ω‖².
-
-    The bounded factor has norm d E[scale²] ‖û ⊘ ℓ‖² under a distribution weighted by it.
-    """
+    """Return the constants for A(ω) = ωωᵀ or ‖ω‖²I − ωωᵀ, of norm ‖ω‖², or d E[τ] ‖û ⊘ ℓ‖² if bounded."""
     d, curl = weights.numel(), isinstance(kernel, CurlFreeKernel)
     mix = scale_mixture(kernel.base_kernel).moment
     sup_norm = d * float(weights.max()) * mix(2) if bounded else math.inf
@@ -296,10 +293,8 @@ def orlicz_norm(samples_or_kernel: Tensor | Kernel, *, bounded: bool = False, nu
     ----------
     samples_or_kernel : Tensor or Kernel
         Draws of any shape, or a shift-invariant kernel.
-    bounded : bool, default=False
-        Whether the bounded factor of the kernel is meant. Ignored for draws.
-    num_dims : int or None, default=None
-        Input dimension, for a kernel that does not define it.
+    bounded, num_dims
+        As for `spectral_constants`, but `bounded` is False by default. Ignored for draws.
 
     Returns
     -------
@@ -333,10 +328,7 @@ def _empirical_orlicz_norm(samples) -> float:
 
 
 def gaussian_orlicz_norm(weights: Tensor) -> float:
-    """Return ‖Σ_k w_k ε_k²‖_ψ₁ for standard normal ε: the root C of Π_k (1 − 2 w_k / C)^(−1/2) = 2.
-
-    For d equal weights w this is 2 w / (1 − 4^(−1/d)).
-    """
+    """Return ‖Σ_k w_k ε_k²‖_ψ₁ for standard normal ε: the root C of Π_k (1 − 2 w_k / C)^(−1/2) = 2."""
     weights = weights.to(torch.float64)
     d, largest = weights.numel(), float(weights.max())
     if float(weights.min()) == largest:

@@ -149,17 +149,11 @@ def stability_bound(
 
     Parameters
     ----------
-    empirical_risk : float
-        Mean of ½‖f(x_i) − y_i‖².
-    num_rows, lam : int and float
-        Number N of training rows, and λ.
+    empirical_risk, num_rows, lam, output_norm, delta
+        As for `ridge_generalization_bound` with the loss "half".
     kappa : float
         κ. The thesis takes κ ≥ ‖K(x, x)‖; in Kadri et al., the source of the bound, κ² bounds it, so pass √‖K(x, x)‖
         for their bound, which is sharper if the norm exceeds 1.
-    output_norm : float
-        C_y ≥ ‖y‖.
-    delta : float, default=0.05
-        Probability with which the bound may fail.
     variant : {"corrected", "printed"}, default="corrected"
         "printed" misses the ½ in its last term: valid, but looser (BT-E-40).
 
@@ -258,8 +252,8 @@ def mean_deviation_bound(radius: float, num_samples: int, delta: float = 0.05) -
     ----------
     radius, num_samples : float and int
         Bound R on the norms, and number D of vectors.
-    delta : float, default=0.05
-        Probability with which the bound may fail.
+    delta
+        As for `generalization_bound`.
 
     Returns
     -------

@@ -53,14 +53,12 @@ def task_value_bound(
 
     Parameters
     ----------
-    lam : float
-        λ, half of the canonical one.
+    lam, kappa_x, kappa_task
+        As for `task_stability`.
     loss : {"pinball", "hinge"}, default="pinball"
         Loss of a task.
     target : float, default=1.0
         B ≥ |y|. Ignored for the hinge loss.
-    kappa_x, kappa_task : float, default=1.0
-        κ_X and κ_Θ, as in `task_stability`.
 
     Returns
     -------

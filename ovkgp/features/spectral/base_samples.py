@@ -12,7 +12,8 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError, SpectralError
+from ovkgp.checks import check_one_of
+from ovkgp.exceptions import SpectralError
 from ovkgp.kernels.spectral import SpectralPair
 
 SAMPLERS = ("iid", "orthogonal", "qmc")
@@ -22,9 +23,7 @@ CHUNK_NORMALS = 100_000  # number of normal numbers that are skipped at once
 
 def check_sampler(sampler: str, pair) -> None:
     """Check that `sampler` is known, and not "orthogonal" for a distribution that is not rotation-invariant."""
-    if sampler not in SAMPLERS:
-        raise OptionError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}.")
-    if sampler == "orthogonal" and not pair.isotropic:
+    if check_one_of("sampler", sampler, SAMPLERS) == "orthogonal" and not pair.isotropic:
         raise SpectralError(
             'sampler="orthogonal" is biased if the distribution of frequencies is not rotation-invariant, as for this kernel. Use sampler="qmc" or sampler="iid".'
         )

@@ -25,7 +25,7 @@ from ovkgp.kernels import (
     components,
     num_outputs,
 )
-from ovkgp.kernels.outputs.roots import thin_root
+from ovkgp.kernels.outputs.matrices import thin_root
 from ovkgp.kernels.protocol import infer_num_dims
 from ovkgp.kernels.spectral import SpectralPair, SpectralSum
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -51,12 +52,10 @@ def curl_free_factor(frequencies: Tensor) -> Tensor:
 
 
 def householder_vector(frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """Return v and ‖ω‖ (..., D, 1): the reflection I − 2vvᵀ/‖v‖² maps e₁ to ∓ω/‖ω‖, and its other columns are Q(ω).
-
-    The sign follows the first coordinate of ω, so that Q is smooth in positive lengthscales.
-    """
+    """Return v and ‖ω‖ (..., D, 1): the reflection I − 2vvᵀ/‖v‖² maps e₁ to ∓ω/‖ω‖, and its other columns are Q(ω)."""
     norm = frequencies.norm(dim=-1, keepdim=True)
     unit = frequencies / norm.clamp_min(torch.finfo(norm.dtype).tiny)  # at ω = 0 the factor is 0
+    # the sign of the first coordinate makes Q smooth in positive lengthscales
     sign = torch.where(frequencies[..., :1] >= 0, 1.0, -1.0).to(frequencies)
     return torch.cat([unit[..., :1] + sign, unit[..., 1:]], dim=-1), norm
 
@@ -120,17 +119,17 @@ def _bounded_pair(base: Kernel, direction: Direction, d: int) -> SpectralPair:
 
 
 def _unbounded_pair(term: SpectralPair, direction: Direction, d: int) -> SpectralPair:
-    """Multiply a scalar factor by the direction of the frequency of x.
-
-    The warp of a smooth stationary kernel selects or repeats columns, so it is linear: ⟨ω, h(x)⟩ = ⟨ω Hᵀ, x⟩ with H =
-    h(I).
-    """
-
-    def of_x(frequencies: Tensor) -> Tensor:
-        eye = torch.eye(d, dtype=frequencies.dtype, device=frequencies.device)
-        return frequencies if term.warp is None else frequencies @ term.warp(eye).mT
-
+    """Multiply a scalar factor by the direction of the frequency of x."""
+    of_x = partial(input_frequencies, term, num_dims=d)
     return _directed_pair(term, direction, of_x, lambda frequencies: term.factor(frequencies).squeeze(-1))
+
+
+def input_frequencies(term: SpectralPair, frequencies: Tensor, num_dims: int) -> Tensor:
+    """Return the frequencies (..., D, d) of x itself, for a warp that selects or repeats columns, and so is linear."""
+    if term.warp is None:
+        return frequencies
+    eye = torch.eye(num_dims, dtype=frequencies.dtype, device=frequencies.device)
+    return frequencies @ term.warp(eye).mT  # ⟨ω, h(x)⟩ = ⟨ω Hᵀ, x⟩ with H = h(I)
 
 
 def _directed_pair(term: SpectralPair, direction: Direction, of_x, amplitude) -> SpectralPair:
@@ -148,14 +147,10 @@ def _directed_pair(term: SpectralPair, direction: Direction, of_x, amplitude) ->
 
 
 def field_variance(weights: Tensor, lag: Tensor, curl: bool, bounded: bool) -> Tensor:
-    """Return D · Var K̃(δ), (d, d), for Gaussian frequencies with variances `weights` = 1/ℓ² (d,) and lag (d,).
-
-    Unbounded: ½E[A²] + ½E[cos⟨ω, 2δ⟩A²] − K(δ)². Bounded, where A² = (d/ℓ²) A, and for equal weights only:
-    (d/2ℓ²)(K(0) + K(2δ)) − K(δ)².
-    """
+    """Return D · Var K̃(δ) = ½E[A²] + ½E[cos⟨ω, 2δ⟩A²] − K(δ)², (d, d), for ω ~ N(0, diag(weights)), weights 1/ℓ²."""
     zero = torch.zeros_like(lag)
     kernel = _outputs(_second_moment(weights, lag), curl)
-    if bounded:
+    if bounded:  # for equal weights only: A² = (d/ℓ²) A
         d = weights.numel()
         total = _outputs(_second_moment(weights, zero) + _second_moment(weights, 2 * lag), curl)
         return d * weights[0] / 2 * total - kernel @ kernel

@@ -109,10 +109,7 @@ def check_moment_is_finite(kernel: Kernel, order: float, what: str) -> None:
 
 
 def gaussian_norm_moment(variances: Tensor, s: float) -> float:
-    """Return E‖ω‖ˢ for ω ~ N(0, diag(variances)).
-
-    Exact for equal variances, (2 v)^(s/2) Γ((d+s)/2)/Γ(d/2), and for s = 2; else a Sobol estimate.
-    """
+    """Return E‖ω‖ˢ for ω ~ N(0, diag(variances)): exact for equal variances and for s = 2, else a Sobol estimate."""
     d = variances.numel()
     if s == 2:
         return float(variances.sum())
@@ -171,10 +168,7 @@ def estimate_moments(term: SpectralPair, frequencies: Tensor) -> tuple[Tensor, T
 
 
 def estimate_growth(term: SpectralPair, frequencies: Tensor) -> tuple[float, float]:
-    """Return the power g with ‖A(ω)‖ = O(‖ω‖ᵍ) and, if g = 0, the largest ‖A‖ found (else infinity).
-
-    It is estimated by scaling the draws: ‖A(100 ω)‖ is compared with ‖A(10 ω)‖.
-    """
+    """Return the power g with ‖A(ω)‖ = O(‖ω‖ᵍ) and, if g = 0, the largest ‖A‖ found (else infinity)."""
     few = frequencies[:CHUNK_FREQUENCIES]
     near, far = (float(operator_norms(term, scale * few).max()) for scale in (10.0, 100.0))
     power = math.log10(far / near) if near > 0 and far > 0 else 0.0

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import cached_property
 
 import torch
 from linear_operator.utils.warnings import NumericalWarning
 from scipy.linalg import lapack
 from torch import Tensor
 
-from ovkgp.exceptions import FactorizationError, InputError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 
 JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 """Fractions of the mean diagonal added, one after another, to a matrix without Cholesky factor."""
 
 
 def safe_cholesky(matrix: Tensor) -> Tensor:
-    """Factorize a covariance (N, N) that rounding may have made indefinite, differentiable. O(N³).
-
-    If it fails, `JITTERS` times the mean diagonal are added one after another, with a warning, before an error is
-    raised.
-    """
+    """Factorize a covariance (N, N) that rounding may have made indefinite, with `JITTERS` if needed."""
     return _factorize(matrix)[0]
 
 
@@ -86,6 +83,15 @@ class _DenseDensity(torch.autograd.Function):
         return by_covariance, -gradient * alpha
 
 
+def reject_second_derivatives(name: str) -> None:
+    """Raise an error if the graph of a gradient is requested from an evidence with first derivatives only."""
+    if torch.is_grad_enabled():
+        raise OptionError(
+            f"create_graph=True is not supported with the {name} evidence, which has first derivatives only. Use "
+            "differences of gradients, or dense_log_density, which can be differentiated twice."
+        )
+
+
 def gaussian_log_density(quadratic: Tensor, logdet: Tensor, size: int) -> Tensor:
     """Compute −½ (rᵀC⁻¹r + log det C + N log 2π)."""
     return -(quadratic + logdet + size * math.log(2 * math.pi)) / 2
@@ -108,10 +114,7 @@ def gram(matrix: Tensor) -> Tensor:
 
 
 class DenseSolver:
-    """C⁻¹ on the observed entries of R (n, p), NaN if missing. N³/3 once, then N² k for k columns.
-
-    `alpha` is C⁻¹ r (n, p), zero if missing; `log_density` is log N(r | 0, C), and exact (`standard_error` is 0).
-    """
+    """C⁻¹ on the observed entries of R (n, p), NaN if missing, `alpha` = C⁻¹ r, and `log_density` = log N(r | 0, C)."""
 
     standard_error = 0.0
 
@@ -142,13 +145,23 @@ class DenseSolver:
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
         """Compute the diagonal of C⁻¹ (n, p), zero if missing. 2N³/3."""
-        return self._scatter(inverse_from_cholesky(self.chol).diagonal()).view(self.observed.shape)
+        return self._scatter(self.inverse.diagonal()).view(self.observed.shape)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """C⁻¹ (N, N). 2N³/3."""
+        return inverse_from_cholesky(self.chol)
+
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m), zero if missing."""
+        observed = self.observed[rows].flatten(1)
+        entries = (self.observed.flatten().cumsum(0) - 1).view(self.observed.shape)[rows].flatten(1).clamp_min(0)
+        blocks = self.inverse[entries.unsqueeze(-1), entries.unsqueeze(-2)]
+        return blocks * (observed.unsqueeze(-1) & observed.unsqueeze(-2))
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is p by default.
-
-        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q). O(m q N²); differentiable in K_*.
-        """
+        """Compute K_* C⁻¹ K_*ᵀ, in the form of `gram_in_form`, for K_* (m·q, n·p); q is p by default. O(m q N²)."""
         root = torch.linalg.solve_triangular(self.chol, cross[:, self.observed.flatten()].mT, upper=False)  # (N, m·q)
         return gram_in_form(root.mT, form, num_outputs or self.observed.shape[1])
 

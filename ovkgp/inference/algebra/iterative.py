@@ -17,10 +17,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError
-from ovkgp.inference.algebra.dense import gaussian_log_density, gram
+from ovkgp.inference.algebra.dense import gaussian_log_density, gram, reject_second_derivatives
 from ovkgp.inference.algebra.inverse_roots import quadrature_nodes
-from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, multiply_first_axis
+from ovkgp.inference.algebra.kronecker_sum import (
+    MAX_RANK,
+    KroneckerSum,
+    Preconditioner,
+    make_preconditioner,
+    multiply_first_axis,
+)
 from ovkgp.inference.algebra.krylov import (
     RefinedSolution,
     conjugate_gradients,
@@ -28,18 +33,13 @@ from ovkgp.inference.algebra.krylov import (
     solve_with_refinement,
     warn_residual,
 )
-from ovkgp.inference.algebra.preconditioners import MAX_RANK, Preconditioner, make_preconditioner
 
 CHUNK_COLUMNS = 256  # Right-hand sides that are solved together
 PROBE_TOLERANCE = 1e-6  # relative residual of the solves for probes, whose standard deviation is much larger
 
 
 class PreconditionerTraces:
-    """Derivatives of tr(P̂⁻¹ C) in the parts of C, with P̂ fixed.
-
-    Complexity: O(n p R²) and O(n p R) memory for H, with R columns in F; then O(n² R) per Gram matrix and column of the
-    root of its Γ.
-    """
+    """Derivatives of tr(P̂⁻¹ C) in the parts of C, with P̂ fixed. O(n p R²) for R columns of F."""
 
     def __init__(self, preconditioner: Preconditioner):
         self.preconditioner, self.noise = preconditioner, preconditioner.covariance.noise
@@ -72,20 +72,14 @@ class PreconditionerTraces:
 
 
 def control_weight(spectrum: Tensor) -> float:
-    """Compute c from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½}, found in the solve for the residuals.
-
-    In the directions of λ and λ', probes estimate a − c instead of a, the mean of 1/λ and 1/λ'. That has no larger
-    variance if c ≤ 2/λ for all λ; so a poor preconditioner does no harm, and a good one has c = 1.
-    """
+    """Compute c from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½}, found in the solve for the residuals."""
+    # In the directions of λ and λ', probes estimate a − c instead of a, the mean of 1/λ and 1/λ': no larger variance if
+    # c ≤ 2/λ for all λ. A poor preconditioner does no harm, and a good one has c = 1.
     return min(1.0, 2 / spectrum.max().item())
 
 
 class DensityDerivatives:
-    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C: twice the derivatives.
-
-    `c` is from `control_weight`, `alpha` is C⁻¹ r (n, 1, p), X and U are C⁻¹ z and P̂⁻¹ z of the probes (n, k, p),
-    `weights` is w (k, 1).
-    """
+    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C: twice the derivatives."""
 
     def __init__(self, preconditioner: Preconditioner, c: float, alpha: Tensor, X: Tensor, U: Tensor, weights: Tensor):
         self.covariance, self.factors, self.c = preconditioner.covariance, preconditioner.factors, c
@@ -130,11 +124,9 @@ def iterative_log_density(
     max_iterations: int = 1000,
     max_rank: int = MAX_RANK,
 ) -> Tensor:
-    """Estimate log N(r | 0, C) of the observed entries of R (n, p), differentiable once in all tensors.
+    """Estimate log N(r | 0, C) of the observed entries of R (n, p), differentiable once; matrices as in `KroneckerSum`.
 
-    The matrices are as in `KroneckerSum`. The quadratic part and its gradient are exact to `tolerance`, the relative
-    residual of the solves; the log determinant is estimated by `num_probes` probes (`IterativeSolver.standard_error`).
-    `max_rank` is the number of columns of the preconditioner. O(n² p · num_probes) per iteration and component.
+    `tolerance` is the relative residual of the solves, `max_rank` the number of columns of the preconditioner.
     """
     settings = seed, num_probes, tolerance, max_iterations, max_rank
     return _IterativeDensity.apply(settings, len(grams), noise, residuals, *grams, *output_matrices)
@@ -182,11 +174,7 @@ class _IterativeDensity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        if torch.is_grad_enabled():
-            raise OptionError(
-                "create_graph=True is not supported with the iterative evidence, which has first derivatives only. Use "
-                "differences of gradients, or dense_log_density, which can be differentiated twice."
-            )
+        reject_second_derivatives("iterative")
         needs_noise, needs_residuals, *needed = ctx.needs_input_grad[2:]
         alpha, half = ctx.saved_tensors[0].squeeze(1), gradient / 2
         by_residuals = -gradient * alpha if needs_residuals else None
@@ -210,10 +198,7 @@ def iterative_inverse_root(
     max_iterations: int = 1000,
     max_rank: int = MAX_RANK,
 ) -> Tensor:
-    """Compute C^(−½) r (n, p), NaN if missing, by one solve per node of a quadrature; arguments as in `IterativeSolver`.
-
-    The error is at most `tolerance` √κ relative to the result, for the condition number κ of C.
-    """
+    """Compute C^(−½) r (n, p), NaN if missing, by one solve per node; error ≤ `tolerance` √κ for condition number κ."""
     observed, r = ~torch.isnan(residuals), residuals.nan_to_num().unsqueeze(1)
     unit = torch.eye(r.shape[-1]).to(r) if noise.dim() == 3 else 1.0
     smallest = noise.min() if noise.dim() == 2 else torch.linalg.eigvalsh(noise).min()
@@ -229,9 +214,8 @@ def iterative_inverse_root(
 class IterativeSolver:
     """C⁻¹ for C = Σ_q K_q ⊗ Γ_q + N on the observed entries, for predictions; arguments as in `iterative_log_density`.
 
-    `alpha` is C⁻¹ r (n, p), zero if missing, found in `num_iterations`; `log_density` is an estimate of log N(r | 0, C)
-    with `standard_error`. O(n² p k) per iteration and component for k columns; O(n²) memory per component. If the
-    `solution` of an earlier solver is given, nothing is solved again.
+    `alpha` is C⁻¹ r (n, p), zero if missing; `log_density` is an estimate of log N(r | 0, C) with `standard_error`. If
+    the `solution` of an earlier solver is given, nothing is solved again.
     """
 
     @torch.no_grad()
@@ -293,12 +277,22 @@ class IterativeSolver:
             diagonal[entries] = self.solve(units)[entries, columns]
         return diagonal.view(self.alpha.shape)
 
-    def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is p by default.
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m), by one solve per entry."""
+        p = self.alpha.shape[1]
+        entries = (rows.unsqueeze(-1) * p + torch.arange(p, device=rows.device)).flatten(1)  # (k, m·p)
+        blocks = self.alpha.new_zeros(*entries.shape, entries.shape[1])
+        for part in torch.arange(entries.numel(), device=rows.device).split(CHUNK_COLUMNS):
+            group, column = part // entries.shape[1], part % entries.shape[1]
+            units = self.alpha.new_zeros(self.alpha.numel(), len(part))
+            units[entries.flatten()[part], torch.arange(len(part), device=rows.device)] = 1.0
+            solved = self.solve(units)  # (n·p, columns)
+            blocks[group, :, column] = solved[entries[group], torch.arange(len(part), device=rows.device).unsqueeze(-1)]
+        return (blocks + blocks.mT) / 2
 
-        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q), with one solve per row of K_*.
-        Differentiable (once) in K_*: d(K_* C⁻¹ K_*ᵀ) = dK_* S + (dK_* S)ᵀ with S = C⁻¹ K_*ᵀ fixed.
-        """
+    def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
+        """Compute K_* C⁻¹ K_*ᵀ as `DenseSolver.explained` does; differentiable once: dK_* S + (dK_* S)ᵀ, S fixed."""
         q = self.alpha.shape[1] if num_outputs is None else num_outputs
         observed = torch.where(self.covariance.observed.flatten(), cross, 0.0)
         solved = self.solve(observed.detach().mT)  # (n·p, m·q)

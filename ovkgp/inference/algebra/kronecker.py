@@ -16,26 +16,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import FactorizationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.inference.algebra.dense import (
     check_finite,
     gaussian_log_density,
     gram,
     inverse_from_cholesky,
+    reject_second_derivatives,
     safe_cholesky,
     spectral_in_form,
 )
 
 PROPORTIONALITY_TOLERANCE = 1e-12
 """Maximum distance of L⁻¹ Γ L⁻ᵀ, with Σ = L Lᵀ, to γ I, relative to γ, for Γ to be treated as γ Σ."""
+CHUNK_ENTRIES = 1 << 23  # numbers of eigenvectors that are copied together
 
 
 def kronecker_log_density(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> Tensor:
-    """Compute log N(vec R | 0, K ⊗ Γ + I ⊗ Σ) of complete residuals R (n, p), differentiable once in all four.
-
-    Complexity: one eigendecomposition of K and n²p for the value, half an n × n × n product and n²p more for the
-    gradient.
-    """
+    """Compute log N(vec R | 0, K ⊗ Γ + I ⊗ Σ) of complete residuals R (n, p), differentiable once in all four."""
     check_shapes(K, output_matrix, noise, residuals)
     chol = safe_cholesky(noise)
     whitened = torch.linalg.solve_triangular(chol, residuals.mT, upper=False).mT
@@ -71,11 +69,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _WhiteDensity(torch.autograd.Function):
-    """log N(vec R | 0, K ⊗ G + I). With A = Uᵀ α V, α = C⁻¹ R:
-
-    ∂K = ½ (α G αᵀ − U diag(Σ_j t_j / (1 + s_i t_j)) Uᵀ),   ∂G = ½ (αᵀ K α − V diag(Σ_i s_i / (1 + s_i t_j)) Vᵀ),   ∂R =
-    −α.
-    """
+    """log N(vec R | 0, K ⊗ G + I); ∂R = −α = −C⁻¹R, ∂K = ½ (α G αᵀ − U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), ∂G likewise."""
 
     @staticmethod
     def forward(ctx, K: Tensor, G: Tensor, residuals: Tensor) -> Tensor:
@@ -88,11 +82,7 @@ class _WhiteDensity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        if torch.is_grad_enabled():
-            raise OptionError(
-                "create_graph=True is not supported with the Kronecker evidence, which has first derivatives only. Use "
-                "differences of gradients, or dense_log_density, which can be differentiated twice."
-            )
+        reject_second_derivatives("Kronecker")
         s, U, t, V, values, weights = ctx.saved_tensors
         alpha, by_K, by_G = U @ weights, None, None  # alpha without its Vᵀ
         if ctx.needs_input_grad[0]:
@@ -108,6 +98,17 @@ class SeparableSolver:
     """Base class of solvers for C = K ⊗ Γ + I ⊗ Σ; `alpha` is C⁻¹ r (n, p), `log_density` log N(r | 0, C), exact."""
 
     standard_error = 0.0
+    noise_logdet: Tensor
+    spectrum: tuple[Tensor, Tensor]
+    """Eigenvalues (n, p) of the whitened K ⊗ Γ, and the squared residuals (n, p) along its eigenvectors."""
+
+    @torch.no_grad()
+    def path(self, multipliers) -> Tensor:
+        """Compute the log density (k,) with noise c Σ for each c of `multipliers` (k,). O(n p) each."""
+        values, energies = self.spectrum
+        shifted = [values + float(c) for c in multipliers]
+        parts = [gaussian_log_density((energies / one).sum(), one.log().sum(), energies.numel()) for one in shifted]
+        return torch.stack(parts) - self.noise_logdet / 2
 
 
 class KroneckerSolver(SeparableSolver):
@@ -131,16 +132,9 @@ class KroneckerSolver(SeparableSolver):
         """Eigenvalues 1 + s_i t_j (n, p) of the whitened C."""
         return 1 + self.s.unsqueeze(-1) * self.t
 
-    @torch.no_grad()
-    def path(self, multipliers) -> Tensor:
-        """Compute the log density (k,) with noise c Σ for each c of `multipliers` (k,). O(n p) each."""
-        n, p = self.rotated.shape
-
-        def density(c: float) -> Tensor:
-            values = self.s.unsqueeze(-1) * self.t + c
-            return gaussian_log_density((self.rotated.square() / values).sum(), values.log().sum(), n * p)
-
-        return torch.stack([density(float(c)) for c in multipliers]) - self.noise_logdet / 2
+    @property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        return self.s.unsqueeze(-1) * self.t, self.rotated.square()
 
     @torch.no_grad()
     def solve(self, rhs: Tensor) -> Tensor:
@@ -155,11 +149,17 @@ class KroneckerSolver(SeparableSolver):
         """Compute the diagonal of C⁻¹ (n, p)."""
         return self.U.square() @ (1 / self.values) @ self.W.square().mT
 
-    def explained(self, cross: Tensor, form: str) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n), differentiable in k.
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m). O(k m² n p) for large n."""
+        inner, values = [], self.values
+        for part in rows.split(max(CHUNK_ENTRIES // (rows.shape[1] * len(values)), 1)):
+            U = self.U[part]  # (k, m, n)
+            inner.append(torch.stack([(U / column) @ U.mT for column in values.mT]))  # (p, k, m, m)
+        return torch.einsum("jkil,aj,bj->kialb", torch.cat(inner, 1), self.W, self.W).flatten(3).flatten(1, 2)
 
-        O(m n² + m n p + m p²) for "diag" → (m, p) and "output" → (m, p, p), O(m² n p + m² p³) for "full" → (m·p, m·p).
-        """
+    def explained(self, cross: Tensor, form: str) -> Tensor:
+        """Compute K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n), differentiable in k."""
         return spectral_in_form(cross @ self.U, self.values, self.mixing, form)
 
 
@@ -210,24 +210,11 @@ class ProportionalSolver(SeparableSolver):
         return self.upper.mT
 
     @cached_property
-    def _spectrum(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues γ s (n,) of γ K, and the squared residuals along its eigenvectors, summed over the outputs."""
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        # accurate to about 1e-16 (1 + γ s₁), with s₁ the largest eigenvalue of K: noise must be well above that
         values, U = eigh(gram(self.upper))
-        return (values - 1).clamp_min_(0), (U.mT @ self.whitened).square().sum(1)
-
-    @torch.no_grad()
-    def path(self, multipliers) -> Tensor:
-        """Compute the log density (k,) with noise c Σ for each c of `multipliers` (k,), by an eigendecomposition of M.
-
-        The eigenvalues are accurate to about 1e-16 (1 + γ s₁), with s₁ the largest of K; c must be well above that.
-        """
-        values, energies = self._spectrum
-        n, p = self.whitened.shape
-
-        def density(c: float) -> Tensor:
-            return gaussian_log_density((energies / (values + c)).sum(), p * (values + c).log().sum(), n * p)
-
-        return torch.stack([density(float(c)) for c in multipliers]) - self.noise_logdet / 2
+        energies = (U.mT @ self.whitened).square()
+        return (values - 1).clamp_min_(0).unsqueeze(-1).expand_as(energies), energies
 
     @torch.no_grad()
     def solve(self, rhs: Tensor) -> Tensor:
@@ -239,14 +226,21 @@ class ProportionalSolver(SeparableSolver):
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
         """Compute the diagonal of C⁻¹ (n, p). 2n³/3."""
-        return inverse_from_cholesky(self.chol).diagonal().unsqueeze(-1) * self.W.square().sum(1)
+        return self.inverse.diagonal().unsqueeze(-1) * self.W.square().sum(1)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """M⁻¹ (n, n). 2n³/3."""
+        return inverse_from_cholesky(self.chol)
+
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m)."""
+        inner = self.inverse[rows.unsqueeze(-1), rows.unsqueeze(-2)]  # (k, m, m)
+        return torch.einsum("kil,ab->kialb", inner, self.W @ self.W.mT).flatten(3).flatten(1, 2)
 
     def explained(self, cross: Tensor, form: str) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n), differentiable in k.
-
-        O(m n² + m p) for "diag" → (m, p), O(m n² + m p² + p³) for "output" → (m, p, p), plus O(m² n + m² p²) for
-        "full".
-        """
+        """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n)."""
         root = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)  # (n, m)
         if form == "full":
             return torch.kron(gram(root), gram(self.mixing.mT))

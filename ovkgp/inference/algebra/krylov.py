@@ -4,6 +4,13 @@ C is known by its products only. Both ridge problems have this form: the primal 
 the dual with C = K + N and b = y. L-BFGS works in the coordinates z of x = R z with R Rᵀ = P̂⁻¹ ≈ C⁻¹, and restarts
 from the residual when differences of the objective are lost to rounding, so that it reaches the residuals of conjugate
 gradients.
+
+For C = I + A, P̂ is made of Nyström's Â = Y (ΩᵀY)⁻¹ Yᵀ = U diag(λ) Uᵀ with a random Ω (r, R), orthonormal, and Y = A Ω,
+
+    P̂ = U diag(1 + λ) Uᵀ + τ (I − U Uᵀ),     P̂^{-a} = τ^{-a} (I + U diag((τ/(1 + λ))^a − 1) Uᵀ),
+
+with τ = 1 + λ_R for the other directions, or 1 if the sketch exhausts A. Features of a smooth kernel have few large
+eigenvalues, which it removes; the diagonal of C, nearly constant for Fourier features, would not help.
 """
 
 from __future__ import annotations
@@ -28,17 +35,16 @@ Operator = Callable[[Tensor], Tensor]
 METHODS = ("cg", "lbfgs")
 LBFGS_MEMORY = 30  # steps that L-BFGS stores; for a quadratic more than the usual ten are useful
 MAX_LBFGS_ROUNDS = 6  # maximum number of times that L-BFGS begins again from the residual
+MAX_SKETCH_COLUMNS = 200
+MAX_SKETCH_ENTRIES = 4_000_000  # maximum number of entries of the sketch (32 MB), that of one chunk of rows
 
 
 @dataclass
 class Iterations:
-    """Solutions X (n, k, p) of conjugate gradients and their coefficients for J iterations and k columns.
-
-    `steps` and `ratios` are (J, k), zero once a column has converged.
-    """
+    """Solutions X (n, k, p) of conjugate gradients and their coefficients for J iterations and k columns."""
 
     solution: Tensor
-    steps: Tensor
+    steps: Tensor  # (J, k), zero once a column has converged, as are the ratios
     ratios: Tensor
 
     def spectra(self) -> tuple[Tensor, Tensor]:
@@ -60,10 +66,7 @@ class Iterations:
 def conjugate_gradients(
     apply: Operator, precondition: Operator, rhs: Tensor, tolerance: float, max_iterations: int
 ) -> Iterations:
-    """Solve C X = B for each of the k columns of B (n, k, p), until every residual is below `tolerance` ‖b‖.
-
-    `apply` is V ↦ C V and `precondition` is V ↦ P̂⁻¹ V; an iteration takes one product of each.
-    """
+    """Solve C X = B for each of the k columns of B (n, k, p), until every residual is below `tolerance` ‖b‖."""
     solution, residual = torch.zeros_like(rhs), rhs.clone()
     goal = tolerance * _norms(rhs)
     direction = precondition(residual)
@@ -153,11 +156,7 @@ class Quadratic:
 def minimize_quadratic(
     quadratic: Quadratic, rhs: Tensor, method: str, tolerance: float, max_iter: int, verbose: int = 0
 ) -> RefinedSolution:
-    """Solve C x = b for b (n, 1, p) by "cg" or "lbfgs"; a relative residual above `tolerance` is a `FitWarning`.
-
-    Conjugate gradients take up to 3 `max_iter` iterations to correct rounding errors. An iteration takes one product
-    with C, for L-BFGS sometimes two. `verbose=1` shows the number of products.
-    """
+    """Solve C x = b for b (n, 1, p) by "cg" or "lbfgs"; a relative residual above `tolerance` is a `FitWarning`."""
     with tqdm(disable=not verbose, unit="product") as bar:
 
         def apply(V: Tensor) -> Tensor:
@@ -242,3 +241,36 @@ def _lbfgs_round(apply: Operator, quadratic: Quadratic, rhs: Tensor, goal: float
     start = np.zeros(rhs.numel())
     found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=stop, options=options)
     return quadratic.half(tensor(found.x)), max(found.nit, 1)
+
+
+class SketchedPreconditioner:
+    """P̂ for C = I + A of size r, with vectors (r, k, 1), from a sketch with `rank` columns (None: as many as allowed).
+
+    `apply` is V ↦ C V for V (r, k); the sketch is on the device of `like`.
+    """
+
+    def __init__(self, apply: Operator, size: int, *, rank: int | None = None, seed: int = 0, like: Tensor):
+        rank = min(size, MAX_SKETCH_COLUMNS, max(MAX_SKETCH_ENTRIES // size, 1)) if rank is None else rank
+        scores = torch.randn(size, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        sketch = torch.linalg.qr(scores.to(like.device)).Q
+        self.vectors, self.values = _nystrom(sketch, apply(sketch) - sketch)
+        is_exhaustive = self.vectors.shape[1] < rank
+        self.tail = 1.0 if is_exhaustive else self.values[-1].item()
+
+    def power(self, V: Tensor, power: float) -> Tensor:
+        """Compute P̂^{-power} V."""
+        weights = (self.tail / self.values) ** power - 1
+        columns = V.squeeze(-1)
+        reduced = columns + self.vectors @ (weights.unsqueeze(-1) * (self.vectors.mT @ columns))
+        return (reduced * self.tail**-power).unsqueeze(-1)
+
+
+def _nystrom(sketch: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute U (r, R') and 1 + λ (R',), decreasing, without eigenvalues lost to rounding."""
+    core = sketch.mT @ image
+    weights, rotation = torch.linalg.eigh((core + core.mT) / 2)
+    precision = torch.finfo(weights.dtype)
+    kept = weights > len(weights) * precision.eps * weights[-1].clamp_min(precision.tiny)
+    root = image @ (rotation[:, kept] / weights[kept].sqrt())
+    vectors, singular, _ = torch.linalg.svd(root, full_matrices=False)
+    return vectors, 1 + singular.square()

@@ -102,14 +102,12 @@ class Likelihood(Module, ABC):
 
         Parameters
         ----------
-        Y : Tensor of shape (n, p)
-            Outputs, NaN where missing.
+        Y, noise
+            As for `log_density`.
         mean : Tensor of shape (n, p)
             Latent mean.
         variance : Tensor of shape (n, p), or (n, p, p) if outputs are coupled
             Latent variances or covariances.
-        noise : Tensor of shape (n, p) or None, default=None
-            Known noise variances, for Gaussian likelihoods only.
 
         Returns
         -------
@@ -243,8 +241,7 @@ def reject_noise(noise: Tensor | None, likelihood: str) -> None:
 class EntrywiseLikelihood(Likelihood):
     """p(y | f) = Π_ij p(y_ij | f_ij); a subclass has `entry_log_density` and `entry_expected`, perhaps `entry_terms`.
 
-    Missing entries are passed to these as y = 0, mean = 0 and variance = 1, and their results are set to zero: zero is
-    in the support of every subclass.
+    Missing entries are passed to these as y = 0 (in every support), mean = 0 and variance = 1.
     """
 
     @abstractmethod

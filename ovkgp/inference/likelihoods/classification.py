@@ -15,7 +15,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from ovkgp.checks import check_one_of
+from ovkgp.checks import check_one_of, check_probability
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.features.spectral.base_samples import sobol_points
 from ovkgp.inference.likelihoods.base import (
@@ -26,7 +26,6 @@ from ovkgp.inference.likelihoods.base import (
     reject_noise,
     reject_values,
 )
-from ovkgp.inference.likelihoods.prediction import check_level
 from ovkgp.inference.likelihoods.quadrature import (
     apply_by_blocks,
     differentiate,
@@ -114,7 +113,7 @@ class Bernoulli(EntrywiseLikelihood):
         return torch.where((y == 0) | (y == 1), value, -torch.inf).masked_fill(torch.isnan(y), torch.nan)
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
-        return (check_level(q) > 1 - self.probability(mean, variance)).double()
+        return (check_probability("q", q) > 1 - self.probability(mean, variance)).double()
 
     @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
@@ -292,8 +291,7 @@ def _log_sum(mean: Tensor, root: Tensor) -> Tensor:
 
 @cache
 def normal_rule(num_dims: int) -> tuple[Tensor, Tensor]:
-    """Compute nodes (S, dims) and weights (S,) of E g(z), z ~ N(0, I): a product of Hermite rules in two dimensions; in
-    more, Sobol points and their mirror images, transformed so that second moments are exact."""
+    """Compute nodes (S, dims) and weights (S,) of E g(z), z ~ N(0, I): of Hermite rules, or mirrored Sobol points."""
     if num_dims == 2:
         one, weights = hermite_rule(PRODUCT_NODES)
         return torch.cartesian_prod(one, one), torch.outer(weights, weights).flatten()

@@ -37,13 +37,9 @@ MIN_CDF_NODES, CDF_STEP = 64, 0.3
 
 
 class CountLikelihood(EntrywiseLikelihood):
-    """y ∈ {0, 1, 2, …} with E[y | f] = e^f.
+    """y ∈ {0, 1, 2, …} with E[y | f] = e^f; if it overflows (m + v/2 > 709) expectations are −∞, a failed step."""
 
-    `dispersion` is α (p,), or None if it is zero. A mean that overflows (m + v/2 > 709) gives an expectation of −∞ and
-    infinite moments, not NaN: optimizers treat that as a failed step.
-    """
-
-    dispersion: Tensor | None = None
+    dispersion: Tensor | None = None  # α (p,), or None if it is zero
 
     def check(self, Y: Tensor, first_output: int = 0) -> None:
         Y = check_outputs(Y, self.num_outputs)
@@ -202,8 +198,7 @@ def count_cdf(
     """Compute P(Y ≤ y) for a latent log-mean N(mean, variance), elementwise after broadcasting; NaN where y is NaN.
 
     P(Y ≤ k) = P(f ≤ T) with the threshold T = log Gamma(k + 1) (− log Gamma(1/α) + log 1/α if overdispersed). The
-    integral is over f or over T, whichever is narrower: 32 nodes per entry over f, 64 to 160 over T (up to 4096 for α >
-    1). Memory: O(entries).
+    integral is over f or over T, whichever is narrower.
     """
     shape = np.inf if dispersion is None else 1 / dispersion
     y, mean, std, shape = np.broadcast_arrays(y, mean, np.sqrt(variance), shape)

@@ -23,7 +23,7 @@ from ovkgp.inference.likelihoods.location import MIN_DF, Huber, LocationLikeliho
 from ovkgp.inference.likelihoods.per_output import PerOutput
 from ovkgp.inference.likelihoods.two_sided import AsymmetricLaplace, Laplace
 from ovkgp.inference.training.initialization import NOISE_PRIOR, register_noise_prior
-from ovkgp.inference.training.prior_sites import PriorRegistry, log_normal
+from ovkgp.inference.training.priors import PriorRegistry, log_normal
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.name: kind
@@ -92,10 +92,6 @@ def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None) 
     Y : Tensor of shape (n, p) or None, default=None
         Outputs that set the units of the priors, NaN where missing. If None, the outputs are assumed to be
         standardized.
-
-    Notes
-    -----
-    Complexity: O(n p).
 
     Examples
     --------

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from ovkgp.checks import check_probability
 from ovkgp.exceptions import InputError
 from ovkgp.inference.likelihoods.base import (
     INITIAL_NOISE_FRACTION,
@@ -21,7 +22,6 @@ from ovkgp.inference.likelihoods.base import (
     observed_entries,
 )
 from ovkgp.inference.likelihoods.location import column_statistic, column_std
-from ovkgp.inference.likelihoods.prediction import check_level
 from ovkgp.inference.likelihoods.quadrature import normal_cdf
 from ovkgp.inference.model.mean_noise import OutputNoise
 
@@ -115,7 +115,8 @@ class Gaussian(Likelihood):
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
         mean, variance = self.moments(mean, variance)
-        return mean + torch.special.ndtri(torch.tensor(check_level(q), dtype=torch.float64)).item() * variance.sqrt()
+        score = torch.special.ndtri(torch.tensor(check_probability("q", q), dtype=torch.float64)).item()
+        return mean + score * variance.sqrt()
 
     def noise_covariance(self) -> Tensor:
         return self.noise_model.matrix()

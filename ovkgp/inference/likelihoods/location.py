@@ -16,7 +16,7 @@ import torch
 from scipy.special import gammainccinv, gammaincinv, gammaln, ndtr, owens_t
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError
+from ovkgp.checks import check_positive
 from ovkgp.inference.likelihoods.base import (
     INITIAL_NOISE_FRACTION,
     EntrywiseLikelihood,
@@ -190,10 +190,8 @@ class Huber(LocationLikelihood):
 
     Parameters
     ----------
-    num_outputs : int
-        Number of outputs p.
-    scale : float, array-like of shape (p,) or None, default=None
-        Fixed scale s. If None, one scale per output is trained.
+    num_outputs, scale
+        As for `StudentT`.
     kappa : float, default=1.345
         Threshold κ > 0 of all outputs, in units of the scale, beyond which the loss is linear. The default is 95 %
         efficient for Gaussian noise.
@@ -220,10 +218,8 @@ class Huber(LocationLikelihood):
     name = "huber"
 
     def __init__(self, num_outputs: int, scale=None, kappa: float = 1.345):
-        if not (math.isfinite(kappa) and kappa > 0):
-            raise OptionError(f"kappa must be finite and greater than 0, got {kappa!r}.")
         super().__init__(num_outputs, scale)
-        self.kappa = float(kappa)
+        self.kappa = check_positive("kappa", kappa)
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         size = ((y - f) / self.scale).abs()

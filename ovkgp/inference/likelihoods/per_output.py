@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,10 +18,6 @@ class PerOutput(Likelihood):
     ----------
     likelihoods : sequence of Likelihood
         p likelihoods of one output each, none of which couples outputs.
-
-    Notes
-    -----
-    Complexity: the sum over the likelihoods, evaluated in sequence.
 
     Examples
     --------
@@ -56,48 +52,41 @@ class PerOutput(Likelihood):
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
         Y = check_outputs(Y, self.num_outputs)
-        return self._columns(lambda member, j: member.log_density(Y[:, j], F[..., j], _column(noise, j)))
+        return self._columns("log_density", Y, F, noise)
 
     def expected(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         Y = check_outputs(Y, self.num_outputs)
         check_latent_shapes(Y, mean, variance)
-        return self._columns(lambda member, j: member.expected(Y[:, j], mean[:, j], variance[:, j], _column(noise, j)))
+        return self._columns("expected", Y, mean, variance, noise)
 
     def terms(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Terms:
         Y = check_outputs(Y, self.num_outputs)
         check_latent_shapes(Y, mean, variance)
-        found = self._each(lambda member, j: member.terms(Y[:, j], mean[:, j], variance[:, j], _column(noise, j)))
-        return tuple(torch.cat(parts, -1) for parts in zip(*found, strict=True))
+        return tuple(torch.cat(parts, -1) for parts in zip(*self._each("terms", Y, mean, variance, noise), strict=True))
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        variance = marginal_variance(mean, variance)
-        found = self._each(lambda member, j: member.moments(mean[:, j], variance[:, j]))
+        found = self._each("moments", mean, marginal_variance(mean, variance))
         return tuple(torch.cat(parts, -1) for parts in zip(*found, strict=True))
 
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        variance = marginal_variance(mean, variance)
         y = y.expand(torch.broadcast_shapes(y.shape, mean.shape))
-        return self._columns(lambda member, j: member.cdf(y[..., j], mean[:, j], variance[:, j]))
+        return self._columns("cdf", y, mean, marginal_variance(mean, variance))
 
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        variance = marginal_variance(mean, variance)
         y = y.expand(torch.broadcast_shapes(y.shape, mean.shape))
-        return self._columns(lambda member, j: member.log_predictive(y[..., j], mean[:, j], variance[:, j]))
+        return self._columns("log_predictive", y, mean, marginal_variance(mean, variance))
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
-        variance = marginal_variance(mean, variance)
-        return self._columns(lambda member, j: member.quantile(q, mean[:, j], variance[:, j]))
+        return self._columns("quantile", q, mean, marginal_variance(mean, variance))
 
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
-        return self._columns(lambda member, j: member.draw(F[..., j], generator))
+        return self._columns("draw", F, generator)
 
     def start(self, Y: Tensor) -> None:
-        Y = check_outputs(Y, self.num_outputs)
-        self._each(lambda member, j: member.start(Y[:, j]))
+        self._each("start", check_outputs(Y, self.num_outputs))
 
     def initial_latent(self, Y: Tensor) -> Tensor:
-        Y = check_outputs(Y, self.num_outputs)
-        return self._columns(lambda member, j: member.initial_latent(Y[:, j]))
+        return self._columns("initial_latent", check_outputs(Y, self.num_outputs))
 
     def noise_covariance(self) -> Tensor | None:
         parts = [member.noise_covariance() for member in self.likelihoods]
@@ -108,13 +97,13 @@ class PerOutput(Likelihood):
         members = enumerate(self.likelihoods)
         return {f"{name}_{j}": value.reshape(()) for j, one in members for name, value in one.variables().items()}
 
-    def _each(self, compute: Callable[[Likelihood, list[int]], object]) -> list:
-        """Call a function on each likelihood and its column index, a list, so that indexing keeps the axis."""
-        return [compute(member, [j]) for j, member in enumerate(self.likelihoods)]
+    def _each(self, method: str, *parts) -> list:
+        """Call a method of each likelihood with its column, (…, 1), of the tensors among `parts`."""
 
-    def _columns(self, compute: Callable[[Likelihood, list[int]], Tensor]) -> Tensor:
-        return torch.cat(self._each(compute), -1)
+        def columns(j: int) -> list:
+            return [part[..., [j]] if torch.is_tensor(part) else part for part in parts]
 
+        return [getattr(member, method)(*columns(j)) for j, member in enumerate(self.likelihoods)]
 
-def _column(noise: Tensor | None, j: list[int]) -> Tensor | None:
-    return None if noise is None else noise[:, j]
+    def _columns(self, method: str, *parts) -> Tensor:
+        return torch.cat(self._each(method, *parts), -1)

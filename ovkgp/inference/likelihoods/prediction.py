@@ -1,5 +1,4 @@
-"""Predictions of new observations under a likelihood, and quantiles from a distribution function for many entries at
-once.
+"""Predictions of new observations under a likelihood, and quantiles of many entries from a distribution function.
 
 Continuous distributions: Ridders' method on the normal score Φ⁻¹(F(y)), which is nearly linear for a nearly normal
 distribution. Counts: bisection over the integers.
@@ -13,6 +12,7 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal
 from torch import Tensor
 
+from ovkgp.checks import check_probability
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference.likelihoods.base import Likelihood
 from ovkgp.inference.posteriors.posterior import select_form
@@ -123,17 +123,10 @@ class LikelihoodPrediction(Prediction):
         return f"LikelihoodPrediction(mean={tuple(self.mean.shape)}, likelihood={self.likelihood.name!r})"
 
 
-def check_level(q: float) -> float:
-    """Check that a quantile level lies strictly between 0 and 1."""
-    if not 0 < q < 1:
-        raise OptionError(f"Quantile levels must lie strictly between 0 and 1, got {q}.")
-    return float(q)
-
-
 @torch.no_grad()
 def continuous_quantile(cdf: Callable[[Tensor], Tensor], q: float, center: Tensor, scale: Tensor) -> Tensor:
     """Solve cdf(y) = q for y (m, p), in about 10 to 20 calls, from a rough `center` and `scale` (m, p)."""
-    target = torch.special.ndtri(torch.tensor(check_level(q), dtype=torch.float64)).item()
+    target = torch.special.ndtri(torch.tensor(check_probability("q", q), dtype=torch.float64)).item()
 
     def score(y: Tensor) -> Tensor:
         level = cdf(y).clamp(1e-300, 1 - 2**-53)
@@ -177,7 +170,7 @@ def _find_root(score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, sca
 @torch.no_grad()
 def count_quantile(cdf: Callable[[Tensor], Tensor], q: float, guess: Tensor) -> Tensor:
     """Compute the smallest integer k (m, p) with cdf(k) ≥ q, in about 2 log₂(1 + k) calls, from a `guess` (m, p)."""
-    q = check_level(q)
+    q = check_probability("q", q)
     low, high = torch.full_like(guess, -1.0), guess.clamp(1.0, MAX_COUNT).ceil()
     while bool((short := cdf(high) < q).any()):
         if bool((high[short] >= MAX_COUNT).any()):

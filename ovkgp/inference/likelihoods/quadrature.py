@@ -43,11 +43,7 @@ def differentiate(function: Callable[..., Tensor], *parts: Tensor) -> tuple[Tens
 
 
 def apply_by_blocks(function: Callable[..., Tensor], nodes_per_row: int, *parts: Tensor) -> Tensor:
-    """Evaluate function(*parts) (n,) of independent rows block by block; differentiable once in every part.
-
-    The function makes about `nodes_per_row` temporary values per row. Memory: that of `parts` and `BLOCK_ENTRIES`
-    values.
-    """
+    """Evaluate function(*parts) (n,) of independent rows block by block; differentiable once in every part."""
     size = max(1, BLOCK_ENTRIES // nodes_per_row)
     if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
         return _Blocks.apply(function, size, *parts)
@@ -80,8 +76,6 @@ def expected_log_ndtr(mean: Tensor, variance: Tensor) -> Tensor:
     """Compute E log Φ(f) for f ~ N(mean, variance), elementwise and differentiable, by the trapezoidal rule.
 
     log Φ is analytic up to ±2.8i (the zeros of Φ), so that a step of 0.7 in f has an error of e^{−2π·2.8/0.7} = 1e-11.
-    Complexity: 35 nodes per entry for √v ≤ 1.4, 25 √v beyond, with the largest variance of the batch; at most 4096,
-    enough up to √v = 168.
     """
     largest = math.sqrt(max(variance.detach().nan_to_num(0.0).amax().item(), 0.0)) if variance.numel() else 0.0
     count = min(MAX_NODES, 1 + math.ceil(2 * PROBIT_REACH * max(largest / PROBIT_STEP, 2.0)))
@@ -95,8 +89,7 @@ def expected_log1p_square(mean: Tensor, variance: Tensor) -> Tensor:
 
     log(1 + u²) = ∫₀^∞ (1 − e^{−t u²}) e^{−t}/t dt, and E e^{−t u²} = A^{−½} e^{−t mean²/A} with A = 1 + 2 t·variance.
     The trapezoidal rule in log t has an error of about e^{−π²/0.4} = 2e-11; the part left of the first node, where the
-    integrand is t (mean² + variance), is a geometric series. Complexity: 37 + 2.5 log(1 + max(mean² + variance)) nodes
-    per entry.
+    integrand is t (mean² + variance), is a geometric series.
     """
     return _apply_to_entries(_log1p_square, 50, mean, variance)
 
@@ -116,8 +109,7 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
     """Compute E log(1 + e^f) for f ~ N(mean, variance), elementwise and differentiable.
 
     Gauss–Hermite nodes for √v ≤ 1.5. Beyond, softplus(f) = E max(f + λ, 0) with a logistic variable λ: the expectation
-    over f is closed (`expected_positive_part`), and the trapezoidal rule is used for λ, whose density is analytic up to
-    ±iπ. Complexity: 32 nodes per entry, and 121 more if a variance in the batch is broad.
+    over f is closed (`expected_positive_part`), and the density of λ is analytic up to ±iπ, for the trapezoidal rule.
     """
     return _apply_to_entries(lambda m, v: _by_logistic(softplus, expected_positive_part, m, v), 64, mean, variance)
 
@@ -146,9 +138,7 @@ def _by_logistic(function: Callable, smoothed: Callable, mean: Tensor, variance:
 def log_expected(function: LogIntegrand, mean: Tensor, std: Tensor) -> Tensor:
     """Compute log E e^{g(f)} for f ~ N(mean, std²), elementwise; −∞ where g is −∞ at the mean.
 
-    `function` is g: elementwise, concave, and analytic within a distance of about π/2 of the real line (or of the width
-    of its peak, if narrower). It is evaluated 128 times per entry, 2.5 times the width of the integrand in f if that is
-    more (at most 4096), and about 250 times to locate the integrand.
+    g is elementwise, concave, and analytic within about π/2 of the real line (or the width of its peak, if narrower).
     """
 
     def log_integrand(z: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError
+from ovkgp.checks import check_probability
 from ovkgp.inference.likelihoods.base import check_outputs, marginal_variance
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
@@ -90,10 +90,8 @@ class Laplace(TwoSidedExponential):
 
     Parameters
     ----------
-    num_outputs : int
-        Number of outputs p.
-    scale : float, array-like of shape (p,) or None, default=None
-        Fixed scale s; Var[y | f] = 2 s². If None, one scale per output is trained.
+    num_outputs, scale
+        As for `StudentT`; Var[y | f] = 2 s².
 
     Notes
     -----
@@ -120,10 +118,8 @@ class AsymmetricLaplace(TwoSidedExponential):
 
     Parameters
     ----------
-    num_outputs : int
-        Number of outputs p.
-    scale : float, array-like of shape (p,) or None, default=None
-        Fixed scale s. If None, one scale per output is trained.
+    num_outputs, scale
+        As for `StudentT`.
     tau : float, default=0.5
         Quantile level of all outputs, strictly between 0 and 1. It is not trained.
 
@@ -148,10 +144,8 @@ class AsymmetricLaplace(TwoSidedExponential):
     name = "asymmetric_laplace"
 
     def __init__(self, num_outputs: int, scale=None, tau: float = 0.5):
-        if not 0 < tau < 1:
-            raise OptionError(f"tau must be a quantile level strictly between 0 and 1, got {tau!r}.")
         super().__init__(num_outputs, scale)
-        self.tau = float(tau)
+        self.tau = check_probability("tau", tau)
 
     @property
     def rates(self) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ovkgp.checks import as_numbers
 from ovkgp.exceptions import InputError, OptionError
 
 Array = np.ndarray | Tensor
@@ -98,10 +99,6 @@ def to_long(X: Array, Y: Array) -> tuple[Array, Array, Array]:
     InputError
         If shapes or values are invalid.
 
-    Notes
-    -----
-    Complexity: O(n (d + p)).
-
     Examples
     --------
     >>> import numpy as np
@@ -181,10 +178,7 @@ def _as_table(given, name: str) -> np.ndarray:
 
 
 def _as_numbers(given, name: str) -> np.ndarray:
-    try:
-        return np.asarray(_as_numpy(given), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must contain numbers only: {error}.") from error
+    return as_numbers(_as_numpy(given), name)
 
 
 def _check_finite(points: np.ndarray, name: str) -> None:

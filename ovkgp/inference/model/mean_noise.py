@@ -134,8 +134,7 @@ class PolynomialMean(OutputMean):
 
 
 def _fit_slopes(X: Tensor, y: Tensor) -> Tensor:
-    """Fit least-squares slopes (d,) with an intercept, of minimum norm in standardized columns, 0 for a constant
-    column."""
+    """Fit least-squares slopes (d,) with an intercept, of minimum norm in scaled columns, 0 for a constant one."""
     centered = X - X.mean(0)
     std = centered.square().mean(0).sqrt()
     varies = std > 1e-12 * X.abs().amax(0)
@@ -229,15 +228,14 @@ class OutputNoise(Module):
     def set(self, value) -> None:
         """Set Σ to a value of the same kind; one variance, or one per output, is expanded if needed."""
         value = _validate_noise(value, self.num_outputs).to(self.log_scale)
-        if self.kind == "shared":
-            self.log_scale.copy_(value.diagonal().mean().log() / 2 if value.dim() == 2 else value.mean().log() / 2)
-        elif self.kind == "per_output":
-            self.log_scale.copy_((value.diagonal() if value.dim() == 2 else value).log() / 2)
-        else:
+        if self.kind == "full":
             matrix = value if value.dim() == 2 else torch.diag_embed(value.expand(self.num_outputs))
             chol = torch.linalg.cholesky(matrix)
             self.log_scale.copy_(chol.diagonal().log())
             self.lower.copy_(chol.tril(-1))
+        else:
+            variances = value.diagonal() if value.dim() == 2 else value
+            self.log_scale.copy_((variances.mean() if self.kind == "shared" else variances).log() / 2)
 
 
 class NoiseEntry(Module):

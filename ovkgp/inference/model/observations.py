@@ -21,15 +21,12 @@ CHUNK_ROWS = 1 << 20  # rows whose finiteness is checked together, so that a che
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """X (n, d), Y (n, p) with NaN if missing, and known variances (n, p) or None; `validate_observations` makes one.
-
-    `kept` is the mask of these rows among those that were given, or None if no row was dropped.
-    """
+    """X (n, d), Y (n, p) with NaN if missing, and known variances (n, p) or None; `validate_observations` makes one."""
 
     X: Tensor
     Y: Tensor
     noise: Tensor | None = None
-    kept: Tensor | None = None
+    kept: Tensor | None = None  # mask of these rows among those that were given; None if no row was dropped
 
     @property
     def num_rows(self) -> int:
@@ -92,10 +89,9 @@ class Observations:
 
 
 def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = True) -> Observations:
-    """Validate data and bring them into shape, without a copy if possible.
+    """Validate X (n, d) or (n,), Y (n, p) or (n,) and known variances of the shape of Y, without a copy if possible.
 
-    X is (n, d), or (n,) for one column; Y is (n, p), or (n,) for p = 1, with NaN if missing; `noise` holds known
-    variances of the shape of Y. If `every_output`, each output must have at least one observed value.
+    Unless `every_output`, outputs may have no observed values, and all of them may be missing.
     """
     if Y is None:
         raise InputError("Y must be given together with X. Only statistics are passed without Y.")
@@ -109,7 +105,7 @@ def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: b
         raise InputError(f"X and Y must have equally many rows, got {len(X)} and {len(Y)}.")
     _reject_entries(Y, torch.isinf, "Y must not contain infinity. Mark missing outputs by NaN.")
     data = Observations(X, Y, None if noise is None else _validate_known_noise(noise, Y)).observed_rows()
-    if data.num_rows == 0:
+    if every_output and data.num_rows == 0:
         reason = "every entry of Y is missing (NaN)" if len(Y) else "X and Y have no rows"
         raise InputError(f"Y must have at least one observed value, but {reason}.")
     unobserved = [] if not every_output or data.is_complete else (~data.observed.any(0)).nonzero().flatten().tolist()

@@ -1,5 +1,4 @@
-"""The trained parameters of a module as one vector of well-scaled variables, and the hyperparameters of a kernel by
-name.
+"""The trained parameters of a module as a vector of well-scaled variables, and the hyperparameters of a kernel by name.
 
 A positive parameter θ > l has the variable log(θ − l); other constrained parameters use their raw value, and free ones
 are divided by their typical scale.
@@ -26,7 +25,7 @@ RELATIVE_MARGIN = 1e-10
 WRAPPERS = {"base_kernel", "output_module", "kernels"}
 """Attribute names that describe how a kernel is built and are omitted from the names of its hyperparameters."""
 
-TERMS = ("curl", "div")  # names of the terms of a Helmholtz kernel, as in `posterior.components()`
+HELMHOLTZ_PARTS = ("curl_free", "divergence_free")  # names of the terms, as in `posterior.components()`
 
 Bounds = tuple[float | Tensor, float | Tensor]
 
@@ -102,9 +101,8 @@ class _Entry:
 class ParameterVector:
     """The parameters of a module that require a gradient, as a float64 NumPy vector of well-scaled variables.
 
-    `bounds` are (low, high) of constrained values, by qualified name or `id(parameter)`; values outside are clipped at
-    once. `scales` are the typical sizes of unconstrained parameters, by qualified name. Both are numbers or tensors
-    that expand to the shape of the parameter. Reading, writing and the gradient cost O(len).
+    `bounds` are (low, high) of constrained values, by qualified name or `id(parameter)`, and `scales` the typical sizes
+    of unconstrained parameters, by qualified name. Values out of bounds are clipped at once.
     """
 
     def __init__(
@@ -165,11 +163,7 @@ class ParameterVector:
         return self._join([_variable_gradient(entry).reshape(-1).cpu().numpy() for entry in self.entries])
 
     def log_slopes(self, flat: Sequence[bool]) -> tuple[float, np.ndarray]:
-        """Compute Σ log |d raw / du| and its gradient in u (len,): the Jacobian term of a density in the raw
-        parameters.
-
-        Parameters for which `flat` is True contribute log |dθ / du| of their constrained value θ instead.
-        """
+        """Compute Σ log |d raw / du|, or log |dθ / du| of the values θ if `flat`, and its gradient in u (len,)."""
         pairs = [entry.log_slopes(by_value) for entry, by_value in zip(self.entries, flat, strict=True)]
         values, gradients = (
             self._join([part.reshape(-1).cpu().numpy() for part in parts]) for parts in zip(*pairs, strict=True)
@@ -287,14 +281,13 @@ def _add_value(found: dict[str, Tensor], kernel: Kernel, path: str, last: str, v
 
 
 def _term_names(kernel: Kernel, path: str) -> Iterator[str]:
-    """Yield the steps of a path to a module that are shown: terms of sums by name, outputs of independent kernels by
-    index."""
+    """Yield the steps of a path that are shown: terms of sums by name, outputs of independent kernels by index."""
     modules, steps = [kernel], path.split(".") if path else []
     for step in steps:
         modules.append(getattr(modules[-1], step))
         owner = modules[-3] if len(modules) > 2 else None
         if step.isdigit() and isinstance(owner, HelmholtzKernel):
-            yield TERMS[int(step)]
+            yield HELMHOLTZ_PARTS[int(step)]
         elif step.isdigit() and isinstance(owner, AdditiveKernel | ProductKernel):
             yield f"{'component' if isinstance(owner, AdditiveKernel) else 'factor'}_{int(step) + 1}"
         elif step not in WRAPPERS:

@@ -123,17 +123,13 @@ def draw_random_rows(observed: np.ndarray, num_rows: int, random_state=None) -> 
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """Sample of the rows of a table; `a + b` is the sample of both tables, in O(k (d + p)).
+    """Sample of the rows of a table; `a + b` is the sample of both tables, in O(k (d + p))."""
 
-    `distinct_X` (k, d) and `distinct_Y` (k, p) have increasing `priorities` (k,), and `counts` (k,) copies each.
-    `limit` is the maximum number of rows, without those for rarely observed outputs (at most as many again).
-    """
-
-    distinct_X: np.ndarray
-    distinct_Y: np.ndarray
-    priorities: np.ndarray
-    counts: np.ndarray
-    limit: int
+    distinct_X: np.ndarray  # (k, d)
+    distinct_Y: np.ndarray  # (k, p)
+    priorities: np.ndarray  # (k,), increasing
+    counts: np.ndarray  # (k,), copies of each row
+    limit: int  # maximum number of rows, without those for rarely observed outputs (at most as many again)
 
     @classmethod
     def from_table(cls, X: np.ndarray, Y: np.ndarray, limit: int) -> RowSample:

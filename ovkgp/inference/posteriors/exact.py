@@ -28,10 +28,11 @@ from ovkgp.inference.posteriors.posterior import (
     subtract_explained,
 )
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 
 class ProcessPosterior(FieldPosteriors, Posterior):
-    """Posterior of the observed process, or of one jointly Gaussian with it, which has neither prior mean nor noise."""
+    """Posterior of the observed process, or of one jointly Gaussian with it, which has no noise."""
 
     def __init__(self, process: Process, mean: OutputMean, output_noise: Tensor, num_dims: int):
         self.process, self.mean, self.output_noise = process, mean, output_noise
@@ -42,8 +43,8 @@ class ProcessPosterior(FieldPosteriors, Posterior):
         return self.output_noise if self.process.is_observed else None
 
     def prior_mean(self, X: Tensor) -> Tensor:
-        """Compute m(X) (m, q); zero for a process that was not observed itself."""
-        return self.mean(X) if self.process.is_observed else X.new_zeros(len(X), self.num_outputs)
+        """Compute the prior mean of the process at X, (m, q)."""
+        return self.process.prior_mean(self.mean, X)
 
 
 class ExactPosterior(ProcessPosterior):
@@ -98,10 +99,7 @@ class ExactPosterior(ProcessPosterior):
 
 
 class KroneckerPosterior(ExactPosterior):
-    """Posterior of a kernel k(x, z) Γ given complete outputs, from the eigendecompositions of K and Γ.
-
-    Complexity of m standard deviations: O(m n² + m n p + m p²); the np × np matrix is never formed.
-    """
+    """Posterior of a kernel k(x, z) Γ given complete outputs, from factors of K and Γ; no np × np matrix is formed."""
 
     def __init__(self, process: Process, solver, data: Observations, mean: OutputMean, output_noise: Tensor):
         super().__init__(process, solver, data, mean, output_noise)
@@ -115,7 +113,7 @@ class KroneckerPosterior(ExactPosterior):
         return self.solver.path(multipliers)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        cross = to_dense(self.scalar(X, self.X))
+        cross = to_dense(evaluate_kernel(self.scalar, X, self.X))
         mean = self.prior_mean(X) + cross @ (self.solver.alpha @ self.output_matrix)
         if form == "none":
             return mean, None
@@ -126,7 +124,7 @@ class KroneckerPosterior(ExactPosterior):
     def propagate(self, X: Tensor, coefficients: Tensor) -> Tensor:
         blocks = coefficients.unflatten(0, self.solver.alpha.shape)  # (n, p, k)
         mixed = torch.einsum("npk,pq->nqk", blocks, self.output_matrix).flatten(1)
-        return (to_dense(self.scalar(X, self.X)) @ mixed).unflatten(-1, blocks.shape[1:]).flatten(0, 1)
+        return (to_dense(evaluate_kernel(self.scalar, X, self.X)) @ mixed).unflatten(-1, blocks.shape[1:]).flatten(0, 1)
 
 
 def make_prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, seed: int) -> ORFF:

@@ -1,22 +1,24 @@
-"""Leave-one-out predictive densities in closed form: of an entry given all others, and of a row given all others.
+"""Leave-one-out predictive densities in closed form: of an entry, a row or a group of rows given all others.
 
-With C = K + noise on the observed entries, α = C⁻¹ (y − m) and B_i the block of C⁻¹ between the entries of row i,
+With C = K + noise on the observed entries, α = C⁻¹ (y − m) and B_i the block of C⁻¹ between the entries of group i,
 
     y_i | y_−i  ~  N(y_i − B_i⁻¹ α_i,  B_i⁻¹).
 
-If outputs are coupled the two differ: the other outputs of a row are informative about an entry, but unknown for a new
-row.
+If outputs are coupled, entries and rows differ: the other outputs of a row are informative about an entry, but unknown for
+a new row. Rows of one track or station are likewise unknown for a new one, which `groups` holds out together.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import FactorizationError
+from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.inference.model.observations import Observations
 
 
@@ -72,37 +74,97 @@ def expand_rows(values: Tensor, rows: Tensor | None) -> Tensor:
     return whole
 
 
-class LeaveRowOut(NamedTuple):
-    """Means and standard deviations (n, p) of each row given all others, NaN if missing, and its log density (n,)."""
+GROUP_ENTRIES = 1 << 24  # numbers in the blocks that are computed together
+
+
+def group_index(groups, num_rows: int) -> Tensor:
+    """Return the index 0, …, G − 1 of the group of each row, in the order of the sorted labels (n,); "rows" is 0, …, n − 1."""
+    if isinstance(groups, str):
+        if groups != "rows":
+            raise InputError(f'groups must be "entries", "rows" or one label per row, got {groups!r}.')
+        return torch.arange(num_rows)
+    labels = np.asarray(groups)
+    if labels.shape != (num_rows,):
+        raise InputError(f"groups has shape {labels.shape}, expected ({num_rows},). Pass one label per row of X.")
+    if any(label is None or label != label for label in labels.tolist()):
+        raise InputError("groups must not contain missing labels. Give these rows a label or omit them.")
+    try:
+        index = np.unique(labels, return_inverse=True)[1]
+    except TypeError as error:
+        raise InputError("groups must have labels of one type, all text or all numbers. Convert them.") from error
+    if index.max(initial=0) == 0:
+        raise InputError(f"groups must have at least 2 different labels, got {len(set(labels.tolist()))}.")
+    return torch.from_numpy(index.reshape(-1))
+
+
+class LeaveGroupOut(NamedTuple):
+    """Predictive means and standard deviations of each row given all other groups of rows, and densities of the groups.
+
+    Attributes
+    ----------
+    mean, std : Tensor of shape (n, p)
+        Mean and standard deviation of each entry; NaN for entries that were not observed.
+    log_density : Tensor of shape (G,)
+        Joint log density of the observed entries of each group given all others; (n,) if each row is a group.
+    quadratic : Tensor of shape (G,)
+        (y_i − mean)ᵀ B_i (y_i − mean) of each group.
+    """
 
     mean: Tensor
     std: Tensor
     log_density: Tensor
     quadratic: Tensor
-    """(y_i − mean)ᵀ B_i (y_i − mean), (n,)."""
 
     @classmethod
-    def from_blocks(cls, data: Observations, alpha: Tensor, blocks: Tensor) -> LeaveRowOut:
-        """Compute from α (n, p) and the blocks B (n, p, p), both zero for missing entries. O(n p³)."""
-        filled = blocks + torch.diag_embed((~data.observed).to(blocks))
+    def from_groups(
+        cls, data: Observations, alpha: Tensor, groups: Tensor, inverse_blocks: Callable[[Tensor], Tensor]
+    ) -> LeaveGroupOut:
+        """Compute from α (n, p), the index (n,) of the groups, and B (k, m·p, m·p) of k groups by their rows (k, m).
+
+        Groups of equal size are computed together. O(Σ (m p)³) beyond the blocks.
+        """
+        count, p = int(groups.max()) + 1, data.num_outputs
+        mean, std = (torch.full_like(data.Y, torch.nan) for _ in range(2))
+        log_density, quadratic = (data.Y.new_zeros(count) for _ in range(2))
+        for which, rows in _equal_groups(groups, p):
+            parts = (part[rows].flatten(1) for part in (data.Y, alpha))
+            found = cls.from_blocks(*parts, inverse_blocks(rows))
+            mean[rows], std[rows] = (part.unflatten(1, (-1, p)) for part in found[:2])
+            log_density[which], quadratic[which] = found.log_density, found.quadratic
+        return cls(mean, std, log_density, quadratic)
+
+    @classmethod
+    def from_blocks(cls, Y: Tensor, alpha: Tensor, blocks: Tensor) -> LeaveGroupOut:
+        """Compute from Y (k, q), NaN if missing, α (k, q) and the blocks B (k, q, q), both zero if missing. O(k q³)."""
+        filled = blocks + torch.diag_embed(torch.isnan(Y).to(blocks))
         chol, info = torch.linalg.cholesky_ex(filled)
         if bool(info.any()):
             raise FactorizationError("A block of the inverse covariance is not positive definite. Increase the noise.")
         covariance = torch.cholesky_inverse(chol)
         deviation = (covariance @ alpha.unsqueeze(-1)).squeeze(-1)
         logdet = -2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return cls.from_deviations(data, alpha, deviation, covariance.diagonal(dim1=-2, dim2=-1), logdet)
+        return cls.from_deviations(Y, alpha, deviation, covariance.diagonal(dim1=-2, dim2=-1), logdet)
 
     @classmethod
     def from_deviations(
-        cls, data: Observations, alpha: Tensor, deviation: Tensor, variance: Tensor, logdet: Tensor
-    ) -> LeaveRowOut:
-        """Compute from B⁻¹ α (n, p), the diagonals of B⁻¹ (n, p) and their log determinants (n,)."""
-        observed = data.observed
+        cls, Y: Tensor, alpha: Tensor, deviation: Tensor, variance: Tensor, logdet: Tensor
+    ) -> LeaveGroupOut:
+        """Compute from B⁻¹ α (k, q), the diagonals of B⁻¹ (k, q) and their log determinants (k,)."""
+        observed = ~torch.isnan(Y)
         quadratic = torch.where(observed, alpha * deviation, 0.0).sum(-1)
-        log_density = -0.5 * (quadratic + logdet + observed.sum(-1) * math.log(2 * math.pi))
+        log_density = -0.5 * (quadratic + logdet + observed.sum(-1).to(logdet) * math.log(2 * math.pi))
         std = torch.where(observed, variance, torch.nan).sqrt()
-        return cls(data.Y - deviation, std, log_density, quadratic)
+        return cls(Y - deviation, std, log_density, quadratic)
 
     stack = classmethod(_stack)
     expand_rows = _expand_rows
+
+
+def _equal_groups(groups: Tensor, num_outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield some groups (k,) of equal size and their rows (k, m), in chunks of limited memory."""
+    order, sizes = groups.argsort(stable=True), groups.bincount()
+    starts = sizes.cumsum(0) - sizes
+    for size in sizes.unique().tolist():
+        which = (sizes == size).nonzero().flatten()
+        for part in which.split(max(GROUP_ENTRIES // (size * num_outputs) ** 2, 1)):
+            yield part, order[starts[part].unsqueeze(-1) + torch.arange(size, device=order.device)]

@@ -35,9 +35,7 @@ Condition = Callable[[torch.nn.Module], Posterior]
 class MixturePosterior(Posterior):
     """Average with equal weights of S posteriors of the same outputs.
 
-    `noise` is the average noise of the components; `log_evidence` is the mean over the draws of log p(Y | θ_s), which
-    is not the log of an averaged evidence. Complexity: S times that of one component in time; O(S m p) memory for
-    predictions at m points, beside the components if they are cached (`ConditionedDraws`).
+    `log_evidence` is the mean over the draws of log p(Y | θ_s), which is not the log of an averaged evidence.
     """
 
     no_residuals = (
@@ -119,16 +117,28 @@ class MixturePosterior(Posterior):
 
     def potential(self, reference=None) -> MixturePosterior:
         """Return the average over the draws of `FieldPosteriors.potential`."""
-        return MixturePosterior(MappedPosteriors(self.parts, methodcaller("potential", reference)))
+        return self._map(methodcaller("potential", reference))
 
     def stream_function(self, reference=None) -> MixturePosterior:
         """Return the average over the draws of `FieldPosteriors.stream_function`."""
-        return MixturePosterior(MappedPosteriors(self.parts, methodcaller("stream_function", reference)))
+        return self._map(methodcaller("stream_function", reference))
+
+    def divergence(self) -> MixturePosterior:
+        """Return the average over the draws of `FieldPosteriors.divergence`."""
+        return self._map(methodcaller("divergence"))
+
+    def curl(self) -> MixturePosterior:
+        """Return the average over the draws of `FieldPosteriors.curl`."""
+        return self._map(methodcaller("curl"))
 
     def components(self) -> dict[str, MixturePosterior]:
         """Return the averages over the draws of `FieldPosteriors.components`."""
-        names = self.parts[0].components()
-        return {name: MixturePosterior(MappedPosteriors(self.parts, partial(_field_component, name))) for name in names}
+        return {name: self._map(partial(_field_component, name)) for name in self.parts[0].components()}
+
+    def _map(self, function: Callable[[Posterior], Posterior]) -> MixturePosterior:
+        found = MixturePosterior(MappedPosteriors(self.parts, function))
+        found.units = self.units
+        return found
 
 
 class MappedPosteriors(Sequence):
@@ -149,17 +159,14 @@ def _field_component(name: str, posterior: Posterior) -> Posterior:
 
 
 class DrawAllocation:
-    """Random allocation of k draws to S components: equally many each, the remainder at random, in random order.
-
-    `parts` (k,) is the component of each draw, `ranks` (k,) its number among the draws of this component, `rows` maps
-    components to the indices of their draws, and `seeds` has one seed per component.
-    """
+    """Random allocation of k draws to S components: equally many each, the remainder at random, in random order."""
 
     def __init__(self, num_draws: int, num_components: int, random_state=None):
         seed = as_seed(random_state)
-        self.seeds, rng = spawn_seeds(seed, num_components), np.random.default_rng(seed)
+        self.seeds, rng = spawn_seeds(seed, num_components), np.random.default_rng(seed)  # one seed per component
         whole, left = divmod(num_draws, num_components)
         some = rng.choice(num_components, left, replace=False)
+        # the component of each draw (k,), the draws of each component, and the number of each draw among those
         self.parts = rng.permutation(np.concatenate([np.repeat(np.arange(num_components), whole), some]))
         self.rows = {int(part): np.flatnonzero(self.parts == part) for part in np.unique(self.parts)}
         self.ranks = np.empty(num_draws, dtype=np.int64)
@@ -170,22 +177,17 @@ class DrawAllocation:
 def condition_on_draws(
     gp: torch.nn.Module, draws, condition: Condition, *, max_draws: int = 200, allow_missing: bool = False
 ) -> MixturePosterior:
-    """Compute the posterior averaged over draws of the hyperparameters.
+    """Compute the posterior averaged over draws of the hyperparameters (see `read_raw_draws`), thinned to `max_draws`.
 
-    `draws` are those of `sample_hyperparameters`, or a dictionary from qualified names of raw parameters to arrays
-    (draws, *shape); more than `max_draws` are thinned evenly over the chains. `condition` maps a model at one draw to
-    its posterior; the result can be pickled if it can. If `allow_missing`, trained parameters without draws keep their
-    values in `gp`.
+    `condition` maps a model at one draw to its posterior; the result can be pickled if it can. If `allow_missing`,
+    trained parameters without draws keep their values in `gp`.
     """
     raw = validate_draws(gp, thin_draws(read_raw_draws(draws), max_draws), allow_missing)
     return MixturePosterior(ConditionedDraws(gp, raw, condition))
 
 
 class ConditionedDraws(Sequence):
-    """Posteriors of a model at S draws of its raw parameters, cached if all together need at most `MAX_CACHED_BYTES`.
-
-    `raw` has the draws (S, *shape) by qualified name, and `condition` maps a model at one draw to its posterior.
-    """
+    """Posteriors of a model at S draws of its raw parameters, cached if all need at most `MAX_CACHED_BYTES`."""
 
     def __init__(self, gp: torch.nn.Module, raw: dict[str, Tensor], condition: Condition):
         self.gp, self.raw, self.condition = deepcopy(gp), raw, condition

@@ -19,11 +19,12 @@ from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.algebra.dense import kronecker_in_form
-from ovkgp.inference.model.mean_noise import Model
+from ovkgp.inference.model.mean_noise import Model, OutputMean
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import expand_rows
 from ovkgp.inference.posteriors.prediction import Prediction, check_form
 from ovkgp.kernels import is_operator_valued
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 CHUNK_ENTRIES = 1_000_000
 """Approximate number of entries of the largest matrix of one chunk of test points (8 MB in float64)."""
@@ -87,6 +88,10 @@ class Process(ABC):
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
         """Compute its features (m·q) × r for the weights of the feature map of the observed process."""
 
+    @abstractmethod
+    def prior_mean(self, mean: OutputMean, X: Tensor) -> Tensor:
+        """Compute its prior mean (m, q) at X (m, d) from that of the observed process."""
+
 
 class KernelProcess(Process):
     """The observed process itself, with p outputs."""
@@ -100,21 +105,24 @@ class KernelProcess(Process):
         return prior_covariance(self.part, X, self.num_outputs, form)
 
     def cross(self, X: Tensor, Z: Tensor) -> LinearOperator:
-        return to_linear_operator(self.part(X, Z)).evaluate_kernel()
+        return to_linear_operator(evaluate_kernel(self.part, X, Z))
 
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
         return feature_map(X)
+
+    def prior_mean(self, mean: OutputMean, X: Tensor) -> Tensor:
+        return mean(X)
 
 
 def prior_covariance(kernel: Kernel, X: Tensor, num_outputs: int, form: str) -> Tensor:
     """Compute K(X, X) in the given form: (m, p), (m, p, p) or (m·p, m·p)."""
     if form == "diag":
-        return to_dense(kernel(X, diag=True)).unflatten(-1, (-1, num_outputs))
+        return evaluate_kernel(kernel, X, diag=True).unflatten(-1, (-1, num_outputs))
     if form == "full":
-        return to_dense(kernel(X))
+        return to_dense(evaluate_kernel(kernel, X))
     if not is_operator_valued(kernel):
-        return kernel(X, diag=True)[..., None, None]
-    return to_dense(kernel(X.unsqueeze(-2)))  # a batch of m single points
+        return evaluate_kernel(kernel, X, diag=True)[..., None, None]
+    return to_dense(evaluate_kernel(kernel, X.unsqueeze(-2)))  # a batch of m single points
 
 
 def select_form(matrix: Tensor, num_outputs: int, form: str) -> Tensor:
@@ -158,6 +166,7 @@ class Posterior(ABC):
     noise: Tensor | None
     log_evidence: float
     log_evidence_error: float = 0.0
+    units: str = "those of the data it was conditioned on"
     conditioning: Conditioning | None = None
     """Set by the strategy; None if the posterior does not have the data, or is not Gaussian at all rows jointly."""
 
@@ -166,6 +175,9 @@ class Posterior(ABC):
         "and Y, gp.condition(X, Y).whitened_residuals(), not on statistics."
     )
     """Error message of `whitened_residuals` without `conditioning`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_dims={self.num_dims}, num_outputs={self.num_outputs}), units: {self.units}"
 
     @abstractmethod
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
@@ -232,14 +244,10 @@ class Posterior(ABC):
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Test inputs.
-        k : int, default=1
-            Number of samples.
-        noise : bool, default=False
-            Whether to sample new observations instead of the latent function.
-        random_state : int, numpy.random.Generator or None, default=None
-            Seed.
+        X, noise
+            As for `predict`.
+        k, random_state
+            As for `sample_functions`.
 
         Returns
         -------

@@ -18,6 +18,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator, to_linear_operator
 from torch import Tensor
 
+from ovkgp.checks import check_one_of, check_probability
 from ovkgp.exceptions import InputError, OptionError
 
 FORMS = ("none", "diag", "output", "full")
@@ -26,9 +27,7 @@ MAX_HALVINGS = 200  # bisection steps; it ends earlier, when no number lies betw
 
 def check_form(form: str) -> str:
     """Check that `form` is a known form of a covariance."""
-    if form not in FORMS:
-        raise OptionError(f"cov must be one of {', '.join(map(repr, FORMS))}, got {form!r}.")
-    return form
+    return check_one_of("cov", form, FORMS)
 
 
 class Prediction:
@@ -144,8 +143,7 @@ class Prediction:
         lower, upper : Tensor of shape (m, p)
             Ends of the intervals.
         """
-        if not 0 < level < 1:
-            raise OptionError(f"level must be strictly between 0 and 1, got {level}.")
+        level = check_probability("level", level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     @property
@@ -204,9 +202,7 @@ def _check_shape(mean: Tensor, covariance: Tensor | None, form: str) -> None:
 class MixturePrediction(Prediction):
     """Mixture with equal weights of S predictions of p outputs at m points, Gaussian or of a likelihood.
 
-    `mean`, `variance`, `std` and `cov` are moments of the mixture; `quantile`, `interval` and `cdf` belong to the
-    mixture itself, which is not Gaussian. Components may be an iterator; only their marginals are kept. Complexity: O(S
-    m p) time and memory; a quantile takes about 60 evaluations of S m p normal integrals.
+    Components may be an iterator; only their marginals are kept.
     """
 
     def __init__(self, components: Iterable[Prediction]):

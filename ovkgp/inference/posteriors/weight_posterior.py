@@ -22,6 +22,7 @@ from ovkgp.inference.model.row_sample import choose_landmarks
 from ovkgp.inference.posteriors.exact import ProcessPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, prior_covariance
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 NUGGET = 1e-6  # fraction of the prior variance added to K(Z, Z) at the landmarks, which is singular for smooth kernels
 
@@ -30,11 +31,7 @@ MAX_LANDMARK_ENTRIES = 3000
 
 
 class VarianceFloor:
-    """Conditional covariance of the exact kernel given the function at landmarks Z (k, d) with observed outputs (k, p).
-
-    Complexity: O(k³) once, at the first variance, and O(m k²) for m points, for a separable kernel with complete
-    outputs. Otherwise k is the number of observed entries, of which at most 3000 are used.
-    """
+    """Covariance of the exact kernel given the function at landmarks Z (k, d) with observed outputs (k, p)."""
 
     def __init__(self, kernel: Kernel, landmarks: Tensor, observed: Tensor):
         self.kernel, self.num_outputs = kernel, observed.shape[1]
@@ -56,7 +53,7 @@ class VarianceFloor:
 
     def _cross(self, X: Tensor) -> Tensor:
         kernel = self.scalar if self.is_separable else self.kernel
-        return to_dense(kernel(X, self.landmarks))[:, self.entries]
+        return to_dense(evaluate_kernel(kernel, X, self.landmarks))[:, self.entries]
 
     def covariance(self, X: Tensor, form: str) -> Tensor:
         """Compute the conditional covariance at X (m, d), in the given form."""
@@ -69,13 +66,11 @@ class VarianceFloor:
         return kronecker_in_form(residual, self.output_matrix, form)
 
     def lift(self, X: Tensor, covariance: Tensor, form: str) -> Tensor:
-        """Raise the diagonal of `covariance` to the floor.
-
-        The floor's own covariance, scaled to the missing variances, is added: positive semi-definite and smooth.
-        """
+        """Raise the diagonal of `covariance` to the floor."""
         floor = self.covariance(X, form)
         if form == "diag":
             return torch.maximum(covariance, floor)
+        # add the floor's own covariance, scaled to the missing variances: positive semi-definite and smooth
         variance, minimum = (c.diagonal(dim1=-2, dim2=-1) for c in (covariance, floor))
         missing = (minimum - variance).clamp_min(0) / minimum.clamp_min(torch.finfo(minimum.dtype).tiny)
         weight = torch.where(missing > 0, torch.where(missing > 0, missing, 1.0).sqrt(), 0.0)  # no slope of √ at zero
@@ -91,8 +86,7 @@ def make_variance_floor(kernel: Kernel, data: Observations, num_landmarks: int =
 class WeightPosterior(ProcessPosterior):
     """Posterior of a process with finitely many features, from the posterior `system` of the weights of `feature_map`.
 
-    `variance_floor`, if not None, bounds the variance from below. Function draws are draws of the weights, without the
-    floor. `statistics`, if not None, are those from which it was computed.
+    `variance_floor`, if not None, bounds the variance from below, except that of function draws.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from ovkgp.inference.algebra.kronecker import KroneckerSolver, eigh
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations, validate_inputs
-from ovkgp.inference.posteriors.leave_one_out import LeaveRowOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES
 from ovkgp.inference.statistics.weight_space import WeightSystem
 from ovkgp.inference.strategies.exact import (
@@ -35,6 +35,7 @@ from ovkgp.inference.strategies.exact import (
 )
 from ovkgp.inference.strategies.features import FeatureStrategy, row_precision
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, STRATEGIES
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,23 +143,24 @@ def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None, *, rescale: 
     return NoisePath(multipliers, *columns, spectrum)
 
 
-@torch.no_grad()
-def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None) -> LeaveRowOut:
-    """Compute the predictive distribution of each row given all others, in closed form.
+def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None, *, groups="rows") -> LeaveGroupOut:
+    """Compute the predictive distribution of each row, or group of rows, given all others, in closed form.
 
     Parameters
     ----------
     gp, X, Y, noise
         As for `noise_path`.
+    groups : "rows" or array-like of shape (n,), default="rows"
+        Labels of rows that are held out together, such as tracks or stations; "rows" holds out single rows.
 
     Returns
     -------
-    LeaveRowOut
-        Means, variances and log densities; NaN in rows without observed outputs.
+    LeaveGroupOut
+        Means and standard deviations (n, p) and log densities of rows (n,) or groups (G,); NaN in rows without observed outputs.
 
-    Notes
-    -----
-    Complexity: as `noise_path` with one level.
+    See Also
+    --------
+    OperatorValuedGP.leave_one_out : The same, and of single entries.
 
     Examples
     --------
@@ -170,9 +172,7 @@ def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None) -> LeaveRowOut:
     >>> bool((rows_left_out(gp, X, X.sin()).mean - X.sin()).abs().max() < 0.1)
     True
     """
-    data = gp.observe(X, Y, noise).double()
-    ((_, _, held_out),) = _decompose(gp.frozen().model, data).leave_one_out(torch.ones(1, dtype=torch.float64))
-    return held_out.expand_rows(data.kept)
+    return gp.leave_one_out(X, Y, noise, groups=groups)
 
 
 def _decompose(model: Model, data: Observations) -> _Spectrum:
@@ -195,7 +195,7 @@ class _Spectrum(ABC):
         self.weights = torch.where(data.observed, 1 / variances, 0.0)
 
     @abstractmethod
-    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
+    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveGroupOut]]:
         """Iterate over c: log p(Y) with noise c·N, (y − m)ᵀ C_c⁻¹ (y − m), and each row given all others."""
 
     @abstractmethod
@@ -226,7 +226,7 @@ class _KroneckerSpectrum(_Spectrum):
         inverse = 1 / (solver.values - 1 + c)
         return solver.U @ (solver.rotated * inverse) @ solver.W.mT, inverse
 
-    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
+    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveGroupOut]]:
         left, back = self.solver.U.square(), torch.linalg.inv(self.solver.W)
         constant = 2 * torch.linalg.slogdet(back).logabsdet
         for c, log_evidence in zip(map(float, multipliers), self.solver.path(multipliers), strict=True):
@@ -235,10 +235,10 @@ class _KroneckerSpectrum(_Spectrum):
             diagonal = left @ inverse  # a block of C⁻¹ is W diag(diagonal_i) Wᵀ
             deviation = (alpha @ back.mT / diagonal) @ back
             parts = deviation, (1 / diagonal) @ back.square(), constant - diagonal.log().sum(-1)
-            yield log_evidence, quadratic, LeaveRowOut.from_deviations(self.data, alpha, *parts)
+            yield log_evidence, quadratic, LeaveGroupOut.from_deviations(self.data.Y, alpha, *parts)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
-        return self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()
+        return evaluate_kernel(self.model.kernel, X, self.data.X) @ self._alpha(c)[0].flatten()
 
 
 class _DenseSpectrum(_Spectrum):
@@ -255,17 +255,17 @@ class _DenseSpectrum(_Spectrum):
         entries = self.vectors @ (self.rotated / (self.values + c))
         return torch.zeros_like(self.residuals).masked_scatter_(self.data.observed, entries)
 
-    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
+    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveGroupOut]]:
         rows = self.residuals.new_zeros(*self.residuals.shape, len(self.values))  # the rows of the vectors, (n, p, N)
         rows[self.data.observed] = self.vectors
         for c in map(float, multipliers):
             values = self.values + c
             quadratic = (self.rotated.square() / values).sum()
             density = gaussian_log_density(quadratic, values.log().sum(), len(values)) - self.noise_logdet / 2
-            yield density, quadratic, LeaveRowOut.from_blocks(self.data, self._alpha(c), (rows / values) @ rows.mT)
+            yield density, quadratic, LeaveGroupOut.from_blocks(self.data.Y, self._alpha(c), (rows / values) @ rows.mT)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
-        return self.model.kernel(X, self.data.X) @ self._alpha(c).flatten()
+        return evaluate_kernel(self.model.kernel, X, self.data.X) @ self._alpha(c).flatten()
 
 
 class _WeightSpectrum(_Spectrum):
@@ -276,7 +276,7 @@ class _WeightSpectrum(_Spectrum):
         strategy = FeatureStrategy()
         self.system: WeightSystem = strategy.weight_system_from_statistics(model, strategy.statistics(model, data))
 
-    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
+    def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveGroupOut]]:
         factor, systems = self.system.to_eigenbasis(multipliers)
         parts = []
         for chunk in self.data.chunks(self._chunk_rows()):
@@ -285,10 +285,10 @@ class _WeightSpectrum(_Spectrum):
             residuals, found = chunk.Y - self.model.mean(chunk.X), []
             for system, c in zip(systems, map(float, multipliers), strict=True):
                 alpha = system.alpha(Phi, precision / c, residuals)
-                found.append(LeaveRowOut.from_blocks(chunk, alpha, system.inverse_blocks(Phi, precision / c)))
+                found.append(LeaveGroupOut.from_blocks(chunk.Y, alpha, system.inverse_blocks(Phi, precision / c)))
             parts.append(found)
         for system, column in zip(systems, zip(*parts, strict=True), strict=True):
-            yield system.log_density, system.quadratic, LeaveRowOut.stack(list(column))
+            yield system.log_density, system.quadratic, LeaveGroupOut.stack(list(column))
 
     def _chunk_rows(self) -> int:
         Phi, p = self.model.features(self.data.X[:1]), self.data.num_outputs

@@ -30,6 +30,7 @@ from ovkgp.inference.posteriors.posterior import (
 )
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, STRATEGIES
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 CHUNK_ROWS, KERNEL_CHUNK_ENTRIES = 256, 2_000_000
 """Maximum number of rows, and approximate number of kernel entries (16 MB), that are evaluated together."""
@@ -354,7 +355,7 @@ def make_kernel_blocks(kernel: Kernel, num_outputs: int) -> SeparableBlocks | De
 
 @torch.no_grad()
 def _evaluate(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    matrix = to_dense(kernel(torch.from_numpy(X), torch.from_numpy(Z)))
+    matrix = to_dense(evaluate_kernel(kernel, torch.from_numpy(X), torch.from_numpy(Z)))
     check_finite(matrix, "the kernel between the rows and the kept points")
     return matrix.numpy()
 

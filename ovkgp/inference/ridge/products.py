@@ -21,13 +21,23 @@ from ovkgp.exceptions import OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.algebra.dense import check_finite, gram
 from ovkgp.inference.algebra.iterative import IterativeSolver
-from ovkgp.inference.algebra.kronecker_sum import BlockNoise, DiagonalNoise, KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, minimize_quadratic, solve_with_refinement
-from ovkgp.inference.algebra.preconditioners import RESIDUAL_FRACTION, SketchedPreconditioner, pivoted_cholesky
+from ovkgp.inference.algebra.kronecker_sum import (
+    RESIDUAL_FRACTION,
+    BlockNoise,
+    DiagonalNoise,
+    KroneckerSum,
+    pivoted_cholesky,
+)
+from ovkgp.inference.algebra.krylov import (
+    Quadratic,
+    SketchedPreconditioner,
+    minimize_quadratic,
+    solve_with_refinement,
+)
 from ovkgp.inference.model.mean_noise import OutputMean, OutputNoise
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.posterior import KernelProcess, prior_covariance, select_form
-from ovkgp.inference.statistics.rows import CHUNK_ROWS, whitening_roots
+from ovkgp.inference.statistics.accumulation import CHUNK_ROWS, whitening_roots
 
 CHUNK_COLUMNS = 256  # number of right-hand sides that are solved together
 CHUNK_ENTRIES = 4_000_000  # approximate number of entries of Φ or K in one chunk of rows (32 MB)

@@ -42,6 +42,7 @@ from ovkgp.inference.strategies.exact import MAX_EXACT_ROWS, IterativeStrategy, 
 from ovkgp.inference.strategies.features import MAX_LANDMARKS
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, STRATEGIES
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd")
 """Names of the solvers. "doubly_sgd" needs a feature map."""
@@ -192,7 +193,9 @@ def _solve_dual(
     noise = row_noise(model, data)
     if is_kronecker_sum:
         scalars, matrices = zip(*components(model.kernel), strict=True)
-        covariance = KroneckerSum([to_dense(k(data.X)) for k in scalars], list(matrices), noise, data.observed)
+        covariance = KroneckerSum(
+            [to_dense(evaluate_kernel(k, data.X)) for k in scalars], list(matrices), noise, data.observed
+        )
     else:
         covariance = KernelProducts(model.kernel, data.X, noise, data.observed)
     rows = KernelRows(model.kernel, data.X, data.observed)

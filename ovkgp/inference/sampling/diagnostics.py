@@ -41,10 +41,7 @@ def effective_size(values: np.ndarray) -> float:
 
 
 def pareto_shape(log_ratios: np.ndarray) -> float:
-    """Return k̂ of importance ratios (draws,) by Pareto smoothing: NaN if fewer than 25, ∞ if all are zero.
-
-    Ratios exp(c z²) of a standard normal z have k = 2c.
-    """
+    """Return k̂ of importance ratios (draws,) by Pareto smoothing: NaN if fewer than 25, ∞ if all are zero."""
     log_ratios = np.asarray(log_ratios, dtype=np.float64)
     is_finite = np.isfinite(log_ratios)
     if len(log_ratios) < MIN_RATIOS or not is_finite.any():
@@ -157,14 +154,11 @@ def _statistics():
 
 @dataclass
 class HyperparameterDraws:
-    """Draws u (chains, draws, k) of a sampler and its statistics.
-
-    `stats` has arrays (chains, draws) by name, always including the log density `lp`; `attrs` describes the whole run.
-    """
+    """Draws of a sampler and its statistics."""
 
     method: str
-    u: np.ndarray
-    stats: dict[str, np.ndarray]
+    u: np.ndarray  # (chains, draws, k)
+    stats: dict[str, np.ndarray]  # (chains, draws) by name, always including the log density `lp`
     attrs: dict[str, float | int | str] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -195,11 +189,9 @@ def draw_where_finite(
     draw: Callable[[int], tuple[np.ndarray, np.ndarray]],
     count: int,
 ) -> FiniteDraws:
-    """Draw `count` times from an approximation q restricted to where the density is not zero.
+    """Draw `count` times from q, where `draw` returns u (number, k) and log q, restricted to where there is a density.
 
-    `draw` maps a number to as many new draws u (number, k) and log q there (number,). The returned log q is that of the
-    restricted q, whose mass is estimated from the draws. Ctrl-C keeps the draws so far with a `FitWarning`; before the
-    first it is raised. Raises `FactorizationError` if less than a twentieth of q lies where there is a density.
+    The returned log q is that of the restricted q, whose mass is estimated. Ctrl-C keeps the draws so far.
     """
     found, num_failed, interrupted = [], 0, False
     try:

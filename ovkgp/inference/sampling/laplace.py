@@ -26,17 +26,13 @@ MIN_CURVATURE, REPLACEMENT_CURVATURE = 1e-3, 1.0
 
 @dataclass(frozen=True)
 class LaplaceApproximation:
-    """N(u*, R Rᵀ) with mode u* (k,) and invertible root R (k, k).
-
-    `log_density` is log π(u*); `flat` holds curvature and direction (k,) of each direction that was nearly flat or
-    convex.
-    """
+    """N(u*, R Rᵀ) with mode u* (k,) and invertible root R (k, k)."""
 
     mode: np.ndarray
     root: np.ndarray
-    log_density: float
+    log_density: float  # log π(u*)
     converged: bool
-    flat: tuple[tuple[float, np.ndarray], ...] = ()
+    flat: tuple[tuple[float, np.ndarray], ...] = ()  # curvature and direction (k,), if nearly flat or convex
 
     def u(self, z: np.ndarray) -> np.ndarray:
         """Return u* + R z for z (..., k)."""
@@ -64,10 +60,7 @@ class LaplaceApproximation:
 
 
 def find_laplace_approximation(log_posterior: LogPosterior) -> LaplaceApproximation:
-    """Find the mode and the Gaussian there, from some tens of gradients and 2k for the Hessian.
-
-    Raises `FactorizationError` if log π cannot be evaluated at any initial point or around its mode.
-    """
+    """Find the mode and the Gaussian there, from some tens of gradients and 2k for the Hessian."""
     mode, value, converged = log_posterior.mode()
     return make_laplace_approximation(mode, value, converged, log_posterior.hessian(mode))
 
@@ -98,11 +91,9 @@ def warn_of_flat_directions(laplace: LaplaceApproximation, names: list[str]) -> 
 
 
 def sample_laplace(log_posterior: LogPosterior, draws: int, seed: int) -> HyperparameterDraws:
-    """Draw from N(u*, H⁻¹) and assess the draws by the Pareto shape of the importance ratios π / q.
+    """Draw from N(u*, H⁻¹) where there is a density, and assess the draws by the Pareto shape of the ratios π / q.
 
-    Draws without a density, such as outside a uniform prior, are replaced and counted in `num_failed_draws`. The
-    attribute `log_marginal_likelihood` estimates log p(Y) with the hyperparameters integrated out, including all modes
-    that differ by signs of loadings. Complexity: that of `find_laplace_approximation`, and one evaluation per draw.
+    `log_marginal_likelihood` estimates log p(Y) with the hyperparameters integrated out, over all signs of loadings.
     """
     laplace = find_laplace_approximation(log_posterior)
     warn_of_flat_directions(laplace, variable_names(log_posterior))

@@ -78,9 +78,7 @@ def sample_nuts(
 ) -> HyperparameterDraws:
     """Draw by NUTS, (chains, draws, k), after `tune` transitions per chain that adapt step size and mass.
 
-    A point where the density cannot be evaluated has density zero: the step is rejected and counted as diverging. After
-    Ctrl-C as many draws as possible are kept in chains of equal length; before the first draw it is raised. Complexity:
-    about 2 to 15 gradients per transition.
+    After Ctrl-C as many draws as possible are kept in chains of equal length; before the first draw it is raised.
     """
     laplace = find_laplace_approximation(log_posterior)
     finished: list[list[Transition]] = []

@@ -21,9 +21,10 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.model.observations import validate_inputs
 from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import spawn_seeds
-from ovkgp.inference.training.prior_sites import PriorSite, trained_sites
+from ovkgp.inference.training.priors import PriorSite, trained_sites
 from ovkgp.kernels import components
-from ovkgp.kernels.outputs.roots import thin_root
+from ovkgp.kernels.evaluation import evaluate_kernel
+from ovkgp.kernels.outputs.matrices import thin_root
 
 BOUND_MARGIN = 1e-12  # distance of a draw from the end of an interval, relative to its length
 MAX_TRIES = 1000
@@ -58,14 +59,6 @@ def draw_prior(gp, draws: int = 1, random_state=None) -> dict[str, Tensor]:
     ------
     OptionError
         If a trained parameter has no prior, or one that cannot be drawn from.
-
-    See Also
-    --------
-    prior_predictive : Draw data from the prior.
-
-    Notes
-    -----
-    Complexity: O(draws · number of parameters).
 
     Examples
     --------
@@ -106,18 +99,13 @@ def prior_predictive(gp, X, draws: int = 100, noise: bool = True, random_state=N
         Number of draws.
     noise : bool, default=True
         Whether to add noise to the latent functions, which are the same with and without it.
-    random_state : int, Generator or None, default=None
-        Source of randomness.
+    random_state
+        As for `draw_prior`, which may raise an OptionError.
 
     Returns
     -------
     tensor of shape (draws, m, p)
         New observations, or latent functions if `noise` is False.
-
-    Raises
-    ------
-    OptionError
-        If a trained parameter has no prior, or one that cannot be drawn from.
 
     Notes
     -----
@@ -189,9 +177,9 @@ def _prior_function(gp, X: Tensor, generator: torch.Generator, seed: int) -> Ten
     if gp.features is None and len(X) * (1 if is_separable else p) <= MAX_EXACT_POINTS:
         if is_separable:
             (scalar, matrix) = parts[0]
-            rows, columns = _root(to_dense(scalar(X))), _root(matrix.to(X))
+            rows, columns = _root(to_dense(evaluate_kernel(scalar, X))), _root(matrix.to(X))
             return rows @ scores(rows.shape[1], columns.shape[1]) @ columns.mT
-        root = _root(to_dense(gp.kernel(X)))
+        root = _root(to_dense(evaluate_kernel(gp.kernel, X)))
         return (root @ scores(root.shape[1])).unflatten(-1, (-1, p))
     features = gp.features
     if features is None:
@@ -214,10 +202,7 @@ def _observe(gp, values: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def draw_prior_values(site: PriorSite, draws: int, rng: np.random.Generator) -> Tensor:
-    """Draw the value that a prior is on, (draws, *shape); raise `OptionError` if the prior cannot be drawn from.
-
-    Complexity: O(draws · numel), and O(draws · p³) for a covariance.
-    """
+    """Draw the value that a prior is on, (draws, *shape); raise `OptionError` if the prior cannot be drawn from."""
     prior = _copy_without_validation(site)
     shape = (draws, *site.read(site.module).shape)
     if site.is_covariance:

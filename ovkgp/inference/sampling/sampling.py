@@ -13,11 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from linear_operator.utils.warnings import NumericalWarning
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import check_integer, check_one_of, check_probability
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.posteriors.posterior import spawn_seeds
-from ovkgp.inference.sampling.arviz_data import Axes, to_arviz_object
-from ovkgp.inference.sampling.arviz_groups import DrawGroups
+from ovkgp.inference.sampling.arviz_data import Axes, DrawGroups, to_arviz_object
 from ovkgp.inference.sampling.diagnostics import HyperparameterDraws, check_chains
 from ovkgp.inference.sampling.laplace import sample_laplace
 from ovkgp.inference.training.log_posterior import LogPosterior
@@ -65,10 +64,8 @@ def sample_hyperparameters(
         Known noise variances.
     draws : int, default=500
         Number of draws per chain. SVI and Laplace have one chain.
-    tune : int, default=500
-        Number of transitions of NUTS before the first draw.
-    chains : int, default=4
-        Number of chains of NUTS.
+    tune, chains : int, default=500 and 4
+        Number of transitions of NUTS before the first draw, and number of its chains.
     guide : {"normal", "multivariate", "low_rank"}, default="multivariate"
         Family of Gaussians of SVI.
     batch_size : int or None, default=None
@@ -97,7 +94,7 @@ def sample_hyperparameters(
         | unconstrained_posterior | the raw parameters by qualified name, which `gp.condition(hyperparameters=…)` reads |
         | prior | the same names as in posterior, drawn from the priors |
         | sample_stats | lp; for NUTS also diverging, acceptance_rate, energy, n_steps, step_size |
-        | log_likelihood | y (chain, draw, entry): log p(y_ij given all others, θ_s), observed entries, coords row and output |
+        | log_likelihood | y (chain, draw, row): log p(y_i given all other rows, θ_s) of each row with observed outputs; for a `VariationalGP` log p(y_i given f_i, θ_s) at a draw of f |
         | posterior_predictive | y (chain, draw, row, output): replicated data at X, noise included |
         | observed_data | y (row, output), NaN where missing |
 
@@ -129,12 +126,10 @@ def sample_hyperparameters(
     >>> data["posterior"]["lengthscale"].shape, bool(data["posterior"]["noise"].mean() < 0.05)
     ((1, 200), True)
     """
-    if method not in METHODS:
-        raise OptionError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+    check_one_of("method", method, METHODS)
     if batch_size is not None and (method != "svi" or not hasattr(gp, "elbo")):
         raise OptionError('batch_size is only supported with method="svi" and a VariationalGP. Use batch_size=None.')
-    if not 0 < target_accept < 1:
-        raise OptionError(f"target_accept must be between 0 and 1, got {target_accept}.")
+    check_probability("target_accept", target_accept)
     draws, chains = check_integer("draws", draws), check_integer("chains", chains)
     tune, prior_draws = check_integer("tune", tune), check_integer("prior_draws", prior_draws, 0)
     for_sampler, for_prior, for_replicates, *for_chains = spawn_seeds(random_state, 3 + chains)
@@ -164,7 +159,7 @@ def sample_hyperparameters(
     writer = DrawGroups(log_posterior.gp, raw, names, X, Y, noise, input_names, output_names)
     groups = writer.sample_stats(sampled.stats) | writer.prior(prior_draws, for_prior)
     if Y is not None:
-        groups |= writer.log_likelihood(log_likelihood)
+        groups |= writer.log_likelihood(log_likelihood, for_replicates)
         groups |= writer.posterior_predictive(posterior_predictive, for_replicates) | writer.observed_data()
     variables = writer.variables()
     attrs = _posterior_attributes(log_posterior, sampled, variables, writer.axes)

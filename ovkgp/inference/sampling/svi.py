@@ -27,7 +27,8 @@ from pyro.infer.autoguide import (
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ovkgp.exceptions import FitWarning, OptionError
+from ovkgp.checks import check_one_of
+from ovkgp.exceptions import FitWarning
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.sampling.diagnostics import HyperparameterDraws, check_importance_ratios, draw_where_finite
@@ -54,12 +55,9 @@ NUM_CURVATURE_BATCHES = 4  # number of batches from which the initial standard d
 def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, verbose: int = 0) -> HyperparameterDraws:
     """Train q and draw from it, (1, draws, k), assessing it by the Pareto shape of the importance ratios π / q.
 
-    `guide` is "normal" (independent variables), "multivariate" (any covariance) or "low_rank" (diagonal plus √k
-    directions). Ctrl-C ends the training, and the draws are those of the present q. Draws without a density are
-    replaced. Complexity: the mode and its Hessian, some hundreds of steps with 4 gradients each, and one evaluation per
-    draw.
+    Ctrl-C ends the training, and the draws are those of the present q. Draws without a density are replaced.
     """
-    check_guide(guide)
+    check_one_of("guide", guide, GUIDES)
     laplace = guide_coordinates(find_laplace_approximation(log_posterior), guide)
     draw, attrs = fit_guide(log_posterior, laplace, guide, seed, verbose)
     inside = draw_where_finite(log_posterior, draw, draws)
@@ -71,11 +69,7 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
 def fit_guide(
     density, laplace: LaplaceApproximation, guide: str, seed: int, verbose: int = 0
 ) -> tuple[Callable[[int], tuple[np.ndarray, np.ndarray]], dict]:
-    """Train a guide on a density (u ↦ value and gradient).
-
-    Returns a function from a number to as many draws u (number, k) and log q there (number,), and statistics of the
-    training.
-    """
+    """Train a guide on a density; return a function from a number to draws (number, k) and log q, and statistics."""
     # guides keep their parameters in Pyro's store and draw from torch's global generator: restore both
     with pyro.get_param_store().scope(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -94,12 +88,6 @@ def fit_guide(
             return laplace.u(z.numpy()), distribution.log_prob(z).numpy() - laplace.log_volume
 
     return draw, {"guide": guide, "steps": steps, "interrupted": int(interrupted)}
-
-
-def check_guide(guide: str) -> None:
-    """Check that `guide` is a known guide name."""
-    if guide not in GUIDES:
-        raise OptionError(f"guide must be one of {', '.join(map(repr, GUIDES))}, got {guide!r}.")
 
 
 def guide_coordinates(laplace: LaplaceApproximation, guide: str) -> LaplaceApproximation:
@@ -180,10 +168,7 @@ def guide_distribution(guide: AutoGuide) -> torch.distributions.Distribution:
 
 
 class BatchDensity:
-    """Unbiased estimate of ELBO(q(w), θ) + log p(θ) + log |dθ/du| from a batch of rows; q(w) moves with every call.
-
-    The `VariationalGP` of `log_posterior` is trained in place. Complexity of a call: that of a step of `BatchTraining`.
-    """
+    """Unbiased estimate of ELBO(q(w), θ) + log p(θ) + log |dθ/du| from a batch of rows; q(w) moves with every call."""
 
     def __init__(self, log_posterior: LogPosterior, data: Observations, batch_size: int, seed: int):
         self.log_posterior, self.gp, self.data = log_posterior, log_posterior.gp, data
@@ -230,11 +215,9 @@ def sample_batch_svi(
 ) -> HyperparameterDraws:
     """Train q(θ) and q(w) together with batches, and draw from q(θ): (1, draws, k); options as for `sample_svi`.
 
-    `lp` of a draw is an estimate from a few batches, and there is no k̂: both would need all rows per draw. Ctrl-C
-    during the search for the center is raised, since there is no q(θ) yet; later it keeps the present q. Complexity:
-    `VariationalGP.fit` with batches for the center, then some hundreds of steps with 4 batches each.
+    `lp` of a draw is an estimate from a few batches, and there is no k̂: both would need all rows per draw.
     """
-    check_guide(guide)
+    check_one_of("guide", guide, GUIDES)
     for_fit, for_batches, for_guide = spawn_seeds(seed, 3)
     gp = log_posterior.gp
     gp.fit(X, Y, noise, batch_size=batch_size, random_state=for_fit, verbose=verbose)

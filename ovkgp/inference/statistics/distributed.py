@@ -36,8 +36,7 @@ ACTIVITY = "adding statistics"
 class Ranks:
     """This process, with index `rank`, among `size` processes that share a fit; 1 does not use torch.distributed.
 
-    `process_group()` returns it. Every rank must call the same methods in the same order; the argument `activity`
-    describes in error messages what a call is for.
+    Every rank must call the same methods in the same order; `activity` describes a call in error messages.
     """
 
     def __init__(self, rank: int, size: int):
@@ -82,11 +81,7 @@ class Ranks:
         return total
 
     def run_on_all(self, work: Callable[[], T], activity: str) -> T:
-        """Run local work on every rank, and return its result here once it has succeeded on *all* ranks.
-
-        The work must not call methods of the ranks. Raises the error of `work` on this rank, or DistributedError if it
-        failed on others.
-        """
+        """Run work without communication on every rank; raise its error, or DistributedError if it failed on others."""
         if self.size == 1:
             return work()
         result, failure = None, None
@@ -226,11 +221,7 @@ def _store(rank: int, size: int, wait: timedelta, address: str, port: str) -> di
 
 
 def all_reduce(statistics: Statistics | OutputStatistics | None, ranks: Ranks) -> Statistics | OutputStatistics:
-    """Sum the statistics of all ranks (None for a rank without rows), on every rank; one process returns its own.
-
-    Raises InputError on all ranks if none has data, or if the parts cannot be added (other features, another noise).
-    Each rank sends and receives the Gram matrices once, independently of the number of rows or ranks.
-    """
+    """Sum the statistics of all ranks (None for a rank without rows), on every rank; one process returns its own."""
     kinds = ranks.gather(_kind_and_layouts(statistics), ACTIVITY)
     if not any(kinds):
         raise InputError("The statistics of all ranks have no data. Add some first.")

@@ -63,10 +63,7 @@ class DenseFactor:
 
 
 class KroneckerFactor:
-    """C = (U ⊗ V) diag(values) (U ⊗ V)ᵀ with eigenvectors U (M, M) of S and V (q, q) of T, and values 1 + s tᵀ (M, q).
-
-    If U and V are None, they are identities: the weights are coordinates in the eigenvectors.
-    """
+    """C = (U ⊗ V) diag(values) (U ⊗ V)ᵀ with eigenvectors U (M, M), V (q, q), None for I, and values 1 + s tᵀ."""
 
     def __init__(self, U: Tensor | None, V: Tensor | None, values: Tensor):
         self.U, self.V, self.values = U, V, values
@@ -142,10 +139,7 @@ class _DenseTerms(torch.autograd.Function):
 
 
 class _KroneckerTerms(torch.autograd.Function):
-    """vᵀC⁻¹v − log det C for C = I + S ⊗ T, w, U, V and 1 + s tᵀ, without derivatives of `eigh`.
-
-    With w as an (M, q) matrix, ∂S = −(w T wᵀ + U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), and likewise ∂T.
-    """
+    """vᵀC⁻¹v − log det C, w, U, V and 1 + s tᵀ; ∂S = −(w T wᵀ + U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), ∂T likewise."""
 
     @staticmethod
     def forward(ctx, left: Tensor, right: Tensor, moment: Tensor) -> tuple[Tensor, ...]:

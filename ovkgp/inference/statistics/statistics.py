@@ -175,10 +175,7 @@ class OutputStatistics:
 
 
 def whiten_statistics(statistics: Statistics, template: LinearOperator, noise: Tensor, fingerprint: str) -> Statistics:
-    """Convert shared statistics to the whitened layout, at the noise Σ (p, p); return others unchanged.
-
-    `template` is Φ at any point, which has the factors; `fingerprint` is that of the whitened rows.
-    """
+    """Convert shared statistics to the whitened layout, at the noise Σ (p, p) and Φ at any point; others stay."""
     if statistics.layout != "shared":
         return statistics
     chol = torch.linalg.cholesky(noise)
@@ -206,11 +203,7 @@ def whiten_statistics(statistics: Statistics, template: LinearOperator, noise: T
 
 
 def compute_output_moments(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean (p,) and the covariance (p, p) of the outputs, at the noise Σ (p, p), in O(p³).
-
-    Without a constant in the mean, zero is used. Weighted statistics hold variances relative to the noise: the average
-    of the known variances, or that of the model.
-    """
+    """Compute the mean (p,), 0 without a constant, and covariance (p, p) of the outputs; Σ is the unit if weighted."""
     if isinstance(statistics, OutputStatistics):
         pairs = [compute_output_moments(part, noise[a : a + 1, a : a + 1]) for a, part in enumerate(statistics.parts)]
         return torch.cat([mean for mean, _ in pairs]), torch.block_diag(*(covariance for _, covariance in pairs))

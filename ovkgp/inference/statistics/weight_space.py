@@ -17,20 +17,17 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 from ovkgp.features.operators import FeatureOperator
+from ovkgp.inference.statistics.accumulation import count_scalar_features
 from ovkgp.inference.statistics.factors import DenseFactor, KroneckerFactor, evidence_terms
-from ovkgp.inference.statistics.rows import count_scalar_features
 from ovkgp.inference.statistics.statistics import Statistics
 
 
 def make_weight_system(
     statistics: Statistics, template: LinearOperator, noise: Tensor, coefficients: Tensor
 ) -> WeightSystem:
-    """Compute the posterior of the weights from statistics.
+    """Compute the posterior of the weights from statistics, Φ at any point (`template`), Σ (p, p) and β (b, p).
 
-    `template` is Φ at any point, which has the factors; the noise Σ (p, p) is unused if the statistics are weighted;
-    `coefficients` β (b, p) are those of the mean, (0, p) for a mean without a basis. Only `log_density` is
-    differentiable, in the factors, Σ, β and the statistics. Complexity: O(r³) for r features, or O(M³ + q³) for one
-    separable part with M scalar features and factor (p, q).
+    Only `log_density` is differentiable. O(r³) for r features, O(M³ + q³) for one separable part.
     """
     equations = make_normal_equations(statistics, template, noise, coefficients)
     gain, weights, factor = evidence_terms(equations.precision, equations.moment)
@@ -66,10 +63,7 @@ class WeightSystem:
         return self.square - self.moment @ self.weights
 
     def variance(self, Phi: LinearOperator, form: str = "diag", num_outputs: int | None = None) -> Tensor:
-        """Compute Cov(Φ_* θ given y) = Φ_* C⁻¹ Φ_*ᵀ as "diag" (m, q), "output" (m, q, q) or "full" (m·q, m·q).
-
-        Complexity: O(m q r²) time and O(m q r) memory; for one separable part O(m M (M + q) + m q p) and O(m (M + p)).
-        """
+        """Compute Cov(Φ_* θ given y) = Φ_* C⁻¹ Φ_*ᵀ as "diag" (m, q), "output" (m, q, q) or "full" (m·q, m·q)."""
         return self.factor.variance(Phi, form, Phi.num_outputs if num_outputs is None else num_outputs)
 
     def draw(self, k: int, generator: torch.Generator | None = None) -> Tensor:
@@ -78,10 +72,8 @@ class WeightSystem:
         return self.weights + self.factor.half_solve(scores.to(self.weights.device)).mT
 
     def path(self, multipliers: Tensor | Sequence[float]) -> Tensor:
-        """Compute log p(y) with the noise multiplied by each of `multipliers` (k,), from one decomposition (BT-76).
-
-        With A = Q diag(λ) Qᵀ and u = Qᵀ v, noise c·N has vᵀC⁻¹v = Σ u²/(c (c + λ)) and log det C = Σ log(1 + λ/c).
-        """
+        """Compute log p(y) with the noise multiplied by each of `multipliers` (k,), from one decomposition (BT-76)."""
+        # with A = Q diag(λ) Qᵀ and u = Qᵀ v, noise c·N has vᵀC⁻¹v = Σ u²/(c (c + λ)) and log det C = Σ log(1 + λ/c)
         values, rotated = self.factor.spectrum(self.moment)
         c = torch.as_tensor(multipliers, dtype=values.dtype, device=values.device).unsqueeze(-1)
         gain = (rotated.square() / (c * (c + values)) - torch.log1p(values / c)).sum(-1)
@@ -103,10 +95,7 @@ class WeightSystem:
         return WeightSystem(self.factor.scale_noise(c), self.path_weights(c), log_density, *parts)
 
     def to_eigenbasis(self, multipliers: Tensor | Sequence[float]) -> tuple[KroneckerFactor, list[WeightSystem]]:
-        """Return a factor that rotates Φ to the eigenvectors of A, and the system in these at each noise level.
-
-        The rotation is done once for all levels, which differ in a division by the eigenvalues only.
-        """
+        """Return a factor that rotates Φ to the eigenvectors of A, and the system in these at each noise level."""
         factor, (values, rotated) = self.factor.scale_noise(1.0), self.factor.spectrum(self.moment)
         systems = []
         for c, log_density in zip(map(float, multipliers), self.path(multipliers), strict=True):
@@ -116,11 +105,7 @@ class WeightSystem:
         return factor, systems
 
     def inverse_diagonal(self, Phi: LinearOperator, precision: Tensor) -> Tensor:
-        """Compute diag (ΦΦᵀ + N)⁻¹ = diag(N⁻¹ − N⁻¹ Φ C⁻¹ Φᵀ N⁻¹) at some rows of the data, (n, p), zero where missing.
-
-        `Phi` is the Φ (n·p) × r of these rows, `precision` their N⁻¹ between observed outputs, (n, p, p) or the
-        diagonal (n, p).
-        """
+        """Compute diag (ΦΦᵀ + N)⁻¹ at some rows, (n, p), from their Φ and N⁻¹ (n, p, p), or (n, p) if diagonal."""
         num_outputs = precision.shape[1]
         if precision.dim() == 2:
             return precision - precision.square() * self.variance(Phi, "diag", num_outputs)
@@ -133,11 +118,14 @@ class WeightSystem:
         precision = torch.diag_embed(precision) if precision.dim() == 2 else precision
         return precision - precision @ self.variance(Phi, "output", num_outputs) @ precision
 
-    def alpha(self, Phi: LinearOperator, precision: Tensor, residuals: Tensor) -> Tensor:
-        """Compute (ΦΦᵀ + N)⁻¹ (y − m) = N⁻¹ (y − m − Φ θ̂) at some rows, (n, p), as for `inverse_diagonal`.
+    def inverse_block(self, Phi: LinearOperator, precision: Tensor) -> Tensor:
+        """Compute the block (m·p, m·p) of (ΦΦᵀ + N)⁻¹ between all entries of some rows, as for `inverse_diagonal`."""
+        num_outputs = precision.shape[1]
+        total = torch.diag(precision.flatten()) if precision.dim() == 2 else torch.block_diag(*precision)
+        return total - total @ self.variance(Phi, "full", num_outputs) @ total
 
-        `residuals` are y − m (n, p), NaN where missing.
-        """
+    def alpha(self, Phi: LinearOperator, precision: Tensor, residuals: Tensor) -> Tensor:
+        """Compute (ΦΦᵀ + N)⁻¹ (y − m) = N⁻¹ (y − m − Φ θ̂) at some rows, (n, p), from `residuals` y − m (n, p)."""
         gap = torch.nan_to_num(residuals) - (Phi @ self.weights).unflatten(-1, (-1, residuals.shape[1]))
         return precision * gap if precision.dim() == 2 else (precision @ gap.unsqueeze(-1)).squeeze(-1)
 

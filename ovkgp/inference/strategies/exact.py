@@ -23,9 +23,10 @@ from ovkgp.inference.algebra.kronecker import (
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior, KroneckerPosterior
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import Conditioning, KernelProcess
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 MAX_EXACT_ROWS = 20_000  # rows beyond which the n × n matrices of these strategies exceed ordinary memory
 
@@ -48,6 +49,12 @@ class ExactStrategy:
         data = check_exact_size(data)
         solver = self.solver(model, data)
         return LeaveOneOut.from_inverse(data, solver.alpha, solver.inverse_diagonal())
+
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the predictive density of each group of rows given all others."""
+        data = check_exact_size(data)
+        solver = self.solver(model, data)
+        return LeaveGroupOut.from_groups(data, solver.alpha, groups, solver.inverse_blocks)
 
 
 class KroneckerStrategy(ExactStrategy):
@@ -78,7 +85,12 @@ class KroneckerStrategy(ExactStrategy):
     def parts(model: Model, data: Observations) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return K, Γ, Σ and y − m."""
         ((scalar, output_matrix),) = components(model.kernel)
-        return to_dense(scalar(data.X)), output_matrix, model.noise.matrix(), data.Y - model.mean(data.X)
+        return (
+            to_dense(evaluate_kernel(scalar, data.X)),
+            output_matrix,
+            model.noise.matrix(),
+            data.Y - model.mean(data.X),
+        )
 
 
 class DenseStrategy(ExactStrategy):
@@ -128,7 +140,7 @@ class IterativeStrategy(ExactStrategy):
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
         scalars, matrices = zip(*components(model.kernel), strict=True)
-        grams = [to_dense(scalar(data.X)) for scalar in scalars]
+        grams = [to_dense(evaluate_kernel(scalar, data.X)) for scalar in scalars]
         return grams, list(matrices), row_noise(model, data), data.Y - model.mean(data.X)
 
 
@@ -158,15 +170,15 @@ def observed_covariance(model: Model, data: Observations) -> Tensor:
 def observed_prior_covariance(model: Model, data: Observations) -> Tensor:
     """Compute K between the observed entries, (N, N)."""
     if data.is_complete:
-        return to_dense(model.kernel(data.X))
+        return to_dense(evaluate_kernel(model.kernel, data.X))
     parts = components(model.kernel)
     if parts is not None:  # between observed entries only: with one task per row n·p is far larger than N
         rows, outputs = data.observed.nonzero(as_tuple=True)
-        scalars = (to_dense(scalar(data.X))[rows][:, rows] for scalar, _ in parts)
+        scalars = (to_dense(evaluate_kernel(scalar, data.X))[rows][:, rows] for scalar, _ in parts)
         first, *rest = (k * matrix[outputs][:, outputs] for k, (_, matrix) in zip(scalars, parts, strict=True))
         return sum(rest, first)
     observed = data.observed.flatten()
-    return to_dense(model.kernel(data.X))[observed][:, observed]
+    return to_dense(evaluate_kernel(model.kernel, data.X))[observed][:, observed]
 
 
 def observed_noise_covariance(model: Model, data: Observations) -> Tensor:

@@ -6,12 +6,13 @@ independent of the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
 import torch
+from gpytorch.priors import Prior
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
@@ -21,12 +22,11 @@ from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.inverse_roots import common_variance, quadrature_nodes
 from ovkgp.inference.model.mean_noise import Model, OutputNoise
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, Conditioning, KernelProcess
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
-from ovkgp.inference.statistics.accumulation import compute_statistics
-from ovkgp.inference.statistics.rows import choose_layout, whitening_roots
-from ovkgp.inference.statistics.statistics import Statistics, whiten_statistics
+from ovkgp.inference.statistics.accumulation import choose_layout, compute_statistics, whitening_roots
+from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, whiten_statistics
 from ovkgp.inference.statistics.weight_space import WeightSystem, make_weight_system
 from ovkgp.inference.strategies.exact import DenseStrategy
 
@@ -34,11 +34,7 @@ MAX_LANDMARKS = 1000  # number of inputs that statistics store for the guarded v
 
 
 class FeatureStrategy:
-    """Weight space on additive statistics.
-
-    Complexity of the evidence and its gradient: O(n M²) for M scalar features, then O(M³ + p³) for a separable kernel
-    with complete outputs and O(r³) for r features otherwise; memory for one chunk of rows and the statistics.
-    """
+    """Weight space on additive statistics. O(n M²) for M scalar features, then O(M³ + p³) if separable, else O(r³)."""
 
     name = "features"
     requirement = "a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel))."
@@ -69,7 +65,7 @@ class FeatureStrategy:
         """Compute the statistics of data, in the given or the most compact layout, and add them to `into`."""
         template = _template(model, data.X)
         layout = layout or choose_layout(template, model.noise, data)
-        fingerprint = _fingerprint(model, template, "whitened")
+        fingerprint = _fingerprint(model, data.X, "whitened")
         convert = partial(whiten_statistics, template=template, noise=model.noise.matrix(), fingerprint=fingerprint)
         if into is not None and into.layout == "whitened":
             layout = "whitened"
@@ -80,7 +76,7 @@ class FeatureStrategy:
             template=template,
             layout=layout,
             num_landmarks=MAX_LANDMARKS,
-            fingerprint=_fingerprint(model, template, layout),
+            fingerprint=_fingerprint(model, data.X, layout),
         )
         if layout == "shared" and not model.noise.is_diagonal:
             found = replace(found, to_whitened=convert)
@@ -105,12 +101,26 @@ class FeatureStrategy:
         system = self.weight_system_from_statistics(model, self.statistics(model, data))
         return LeaveOneOut.stack([_leave_chunk_out(model, system, chunk) for chunk in _chunks(system, data)])
 
-    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
-        """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing.
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the predictive density of each group of rows given all others, in a second pass over the data."""
+        data = data.double()
+        system = self.weight_system_from_statistics(model, self.statistics(model, data))
+        noise, is_diagonal = model.noise.matrix(), model.noise.is_diagonal
 
-        For one noise variance σ² and ΦᵀΦ / σ² = Q diag(λ) Qᵀ it is σ⁻¹ (y − m − Φ Q diag(1/(a + a²)) Qᵀ Φᵀ (y − m) / σ²),
-        a = √(1 + λ). Otherwise a quadrature sums α over models with more noise, in weight space.
-        """
+        def blocks(rows: Tensor) -> Tensor:
+            if rows.shape[1] == 1:
+                chunks = rows.flatten().split(_chunk_rows(system, data))
+                return torch.cat([block(part, system.inverse_blocks) for part in chunks])
+            return torch.stack([block(part, system.inverse_block) for part in rows])
+
+        def block(rows: Tensor, compute: Callable) -> Tensor:
+            part = data.rows(rows)
+            return compute(model.features(part.X), row_precision(part, noise, is_diagonal))
+
+        return LeaveGroupOut.from_groups(data, _alpha(model, system, data), groups, blocks)
+
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing."""
         if _is_wide(_template(model, data.X), data):
             return DenseStrategy().whitened_residuals(_as_kernel(model), data)
         statistics = self.statistics(model, data)
@@ -118,10 +128,11 @@ class FeatureStrategy:
         values, rotated = system.factor.spectrum(system.moment)
         noise = model.noise.matrix()
         if data.noise is None and (variance := common_variance(noise)) is not None:
+            # σ⁻¹ (y − m − Φ Q diag(1/(a + a²)) Qᵀ Φᵀ (y − m) / σ²) with ΦᵀΦ / σ² = Q diag(λ) Qᵀ and a = √(1 + λ)
             roots = (1 + values).sqrt()
             system.weights = system.factor.unrotate(rotated / (roots + roots.square()))
             total = variance**0.5 * _alpha(model, system, data)
-        else:
+        else:  # a quadrature sums α over models with more noise
             variances = torch.linalg.eigvalsh(noise) if data.noise is None else data.noise[data.observed]
             total, is_reusable = 0, statistics.layout != "whitened" and data.noise is None
             largest = variances.max() * (1 + values.max())
@@ -135,10 +146,7 @@ class FeatureStrategy:
     @staticmethod
     def weight_system_from_statistics(model: Model, statistics: Statistics) -> WeightSystem:
         """Compute the posterior of the weights from statistics of this model."""
-        if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
-            raise InputError(
-                f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
-            )
+        check_every_output(statistics)
         if statistics.layout == "empty":
             raise InputError("statistics must contain data, got empty ones. Add some first.")
         if model.features is None:
@@ -146,17 +154,24 @@ class FeatureStrategy:
         template = _template(model, statistics.landmarks.X)
         if not (isinstance(template, FeatureOperator) and template.is_separable):
             template = template.detach()  # factors that depend on the frequencies would give only part of a gradient
-        if statistics.fingerprint != _fingerprint(model, template, statistics.layout):
+        if statistics.fingerprint != _fingerprint(model, statistics.landmarks.X, statistics.layout):
             raise InputError(
                 "statistics were computed with other features or other hyperparameters of the kernel. Compute them again with gp.statistics(X, Y)."
             )
         return _system(model, statistics, template)
 
 
+def check_every_output(statistics: Statistics | OutputStatistics) -> None:
+    """Check that statistics have an observed value of each output."""
+    if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
+        raise InputError(
+            f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
+        )
+
+
 def sign_statistics(model: Model, statistics: Statistics) -> Statistics:
     """Return statistics known to be of this model with the fingerprint that this machine computes."""
-    template = _template(model, statistics.landmarks.X)
-    return replace(statistics, fingerprint=_fingerprint(model, template, statistics.layout))
+    return replace(statistics, fingerprint=_fingerprint(model, statistics.landmarks.X, statistics.layout))
 
 
 def _as_kernel(model: Model) -> Model:
@@ -175,9 +190,12 @@ def _add_noise(model: Model, data: Observations, variance: float) -> tuple[Model
 
 
 def _template(model: Model, X: Tensor) -> LinearOperator:
-    """Evaluate Φ at a fixed input: it contains the factors and identifies the map."""
-    probe = torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
-    return model.features(probe)
+    """Evaluate Φ at a fixed input: it contains the factors."""
+    return model.features(_probe(X))
+
+
+def _probe(X: Tensor) -> Tensor:
+    return torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
 
 
 def _is_wide(template: LinearOperator, data: Observations) -> bool:
@@ -192,19 +210,38 @@ def _system(model: Model, statistics: Statistics, template: LinearOperator) -> W
     return make_weight_system(statistics, template, model.noise.matrix(), coefficients)
 
 
-def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
-    """Hash the content of the rows: the scalar features, or Φ and the noise if the layout is whitened."""
-    values = [part.features for part in getattr(template, "parts", (template,)) if isinstance(part, FeatureOperator)]
-    if not isinstance(model.features, ORFF):  # values at one point do not identify other maps
-        values += model.features.state_dict().values()
-    if layout == "whitened":
-        values += [to_dense(template), model.noise.matrix()]
+@torch.no_grad()
+def _fingerprint(model: Model, X: Tensor, layout: str) -> str:
+    """Hash what determines the rows: the scalar features and, if the layout is whitened, their factors and the noise.
+
+    Features themselves are not hashed: their last bits depend on memory alignment and on whether gradients are required.
+    """
+    features, is_whitened = model.features, layout == "whitened"
+    values = _scalar_feature_values(features, X) if isinstance(features, ORFF) else []
+    if is_whitened or not isinstance(features, ORFF):
+        values += _state(features) or [to_dense(features(_probe(X)))]  # a map without state is constant
+    if is_whitened:
+        values += _state(model.noise)
     if not model.mean.has_basis:
-        values += model.mean.state_dict().values()
+        values += _state(model.mean)
     digest = sha256()
     for value in values:
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _scalar_feature_values(features: ORFF, X: Tensor) -> list[Tensor]:
+    """Return the frequencies, warped inputs and, without a kernel that owns them, the factors of random features."""
+    frequencies, terms = features.frequencies, features.pair.terms
+    warped = [term.warp(_probe(X)) for term in terms if term.warp is not None]
+    factors = features.factors if features.kernel is None else []
+    return [*(frequencies if isinstance(frequencies, list) else [frequencies]), *warped, *factors]
+
+
+def _state(module: torch.nn.Module) -> list[Tensor]:
+    """Return all parameters and buffers inside a module, without those of priors."""
+    parts = [part for part in module.modules() if not isinstance(part, Prior)]
+    return [value for part in parts for value in (*part.parameters(False), *part.buffers(False))]
 
 
 def predictive_noise(model: Model, statistics: Statistics) -> Tensor:
@@ -215,7 +252,11 @@ def predictive_noise(model: Model, statistics: Statistics) -> Tensor:
 
 
 def _chunks(system: WeightSystem, data: Observations) -> Iterator[Observations]:
-    return data.chunks(max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1))
+    return data.chunks(_chunk_rows(system, data))
+
+
+def _chunk_rows(system: WeightSystem, data: Observations) -> int:
+    return max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1)
 
 
 def _leave_chunk_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import MeanColumn, Model, NoiseEntry
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import IndependentPosterior
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut, expand_rows
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut, expand_rows
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
-from ovkgp.inference.strategies.features import FeatureStrategy
+from ovkgp.inference.strategies.features import FeatureStrategy, check_every_output
 from ovkgp.kernels import IndependentKernel
 
 CHUNK_ROWS = 1 << 16  # rows that are split into outputs together
@@ -50,6 +49,19 @@ class IndependentStrategy:
             parts.append(strategy.leave_one_out(*problem).expand_rows(data.observed[:, a]))
         return LeaveOneOut(*(torch.cat(fields, -1) for fields in zip(*parts, strict=True)))
 
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the density of each group as the product of those of its outputs."""
+        mean, std = (torch.full_like(data.Y, torch.nan, dtype=torch.float64) for _ in range(2))
+        log_density, quadratic = (mean.new_zeros(int(groups.max()) + 1) for _ in range(2))
+        for a, (strategy, *problem) in enumerate(self._problems(model, data)):
+            rows = data.observed[:, a]
+            labels, index = groups[rows].unique(return_inverse=True)
+            part = strategy.leave_groups_out(*problem, index)
+            mean[rows, a], std[rows, a] = part.mean.squeeze(-1), part.std.squeeze(-1)
+            log_density[labels] += part.log_density
+            quadratic[labels] += part.quadratic
+        return LeaveGroupOut(mean, std, log_density, quadratic)
+
     def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
         """Compute the whitened residuals of each output."""
         found = [strategy.whitened_residuals(*problem) for strategy, *problem in self._problems(model, data)]
@@ -58,9 +70,10 @@ class IndependentStrategy:
     def statistics(self, model: Model, data: Observations, into: OutputStatistics | None = None) -> OutputStatistics:
         """Compute the statistics of each output with its part of the feature map, and add them to `into`."""
         models = [output_model(model, a) for a in range(data.num_outputs)]
+        into = OutputStatistics((Statistics.empty(),) * len(models)) if into is None else into
         for chunk in data.chunks(CHUNK_ROWS):
-            found = OutputStatistics(tuple(_output_statistics(part, chunk.output(a)) for a, part in enumerate(models)))
-            into = found if into is None else into + found
+            parts = (_output_statistics(part, chunk.output(a)) for a, part in enumerate(models))
+            into = into + OutputStatistics(tuple(parts))
         return into
 
     def log_evidence_from_statistics(self, model: Model, statistics: OutputStatistics) -> Tensor:
@@ -91,10 +104,7 @@ def _output_statistics(model: Model, data: Observations) -> Statistics:
 
 
 def _statistics_problems(model: Model, statistics: OutputStatistics) -> list[tuple[Model, Statistics]]:
-    if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
-        raise InputError(
-            f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
-        )
+    check_every_output(statistics)
     return [(output_model(model, a), part) for a, part in enumerate(statistics.parts)]
 
 

@@ -19,10 +19,11 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from ovkgp.checks import check_one_of
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.exact import DenseStrategy, IterativeStrategy, KroneckerStrategy
@@ -54,6 +55,9 @@ class Strategy(Protocol):
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
         """Compute the predictive density of each entry given all others."""
+
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the predictive density of each group given all others; `groups` (n,) has the indices 0, …, G − 1."""
 
     def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
         """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing."""
@@ -97,9 +101,7 @@ def strategy_for_statistics(statistics: Statistics | OutputStatistics) -> Featur
 
 def check_strategy(strategy: str) -> str:
     """Check that `strategy` is a known strategy name."""
-    if strategy not in ("auto", *STRATEGIES):
-        raise OptionError(f"strategy must be one of {', '.join(map(repr, ('auto', *STRATEGIES)))}, got {strategy!r}.")
-    return strategy
+    return check_one_of("strategy", strategy, ("auto", *STRATEGIES))
 
 
 STRATEGIES: dict[str, Row] = {

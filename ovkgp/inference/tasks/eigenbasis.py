@@ -33,6 +33,7 @@ from ovkgp.inference.algebra.kronecker import KroneckerSolver, eigh
 from ovkgp.inference.tasks.factors import Factor, KernelFactor
 from ovkgp.inference.tasks.problem import TaskFunction
 from ovkgp.inference.tasks.solvers.square import ridge_weights
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.protocol import check_scalar_kernel
 from ovkgp.losses import TaskMeasure
 
@@ -95,11 +96,13 @@ def sampled_eigenpairs(kernel: Kernel, measure: TaskMeasure, cutoff: float = EIG
     keep = measure.weights > 0
     nodes, roots = measure.nodes[keep].unsqueeze(-1), measure.weights[keep].sqrt()
     with torch.no_grad():
-        values, vectors = eigh(roots.unsqueeze(-1) * to_dense(kernel(nodes)) * roots)
+        values, vectors = eigh(roots.unsqueeze(-1) * to_dense(evaluate_kernel(kernel, nodes)) * roots)
     order = values.argsort(descending=True)
     order = order[values[order] > cutoff * values.max()]
     projection = roots.unsqueeze(-1) * vectors[:, order] / values[order]
-    return Eigenpairs(values[order], lambda tasks: to_dense(kernel(tasks.unsqueeze(-1), nodes)) @ projection)
+    return Eigenpairs(
+        values[order], lambda tasks: to_dense(evaluate_kernel(kernel, tasks.unsqueeze(-1), nodes)) @ projection
+    )
 
 
 def laplace_eigenpairs(num_pairs: int, lengthscale: float = 1.0) -> Eigenpairs:

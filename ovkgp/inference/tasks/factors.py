@@ -18,6 +18,7 @@ from torch import Tensor
 from ovkgp.exceptions import FactorizationError, InputError, OptionError, SmoothnessError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.kernels import lag_jet
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 EIGENVALUE_CUTOFF = 1e-12
 """Eigenvalues below this fraction of the largest are dropped, as they are below the precision of float64."""
@@ -56,7 +57,7 @@ class KernelFactor(Factor):
 
     def _gram(self, points: Tensor) -> Tensor:
         with torch.no_grad():
-            return to_dense(self.kernel(points, self.anchors)).double()
+            return to_dense(evaluate_kernel(self.kernel, points, self.anchors)).double()
 
     def __call__(self, points: Tensor) -> Tensor:
         points = as_points(points)
@@ -76,7 +77,7 @@ class KernelFactor(Factor):
     def residual_variance(self, points: Tensor) -> Tensor:
         points = as_points(points)
         with torch.no_grad():
-            total = self.kernel(points, diag=True).double()
+            total = evaluate_kernel(self.kernel, points, diag=True).double()
         return (total - self(points).square().sum(-1)).clamp_min(0.0)
 
     def _check_columns(self, points: Tensor) -> None:

@@ -18,12 +18,14 @@ from ovkgp.inference.algebra.kronecker import SeparableSolver, eigh
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess, subtract_explained
 from ovkgp.inference.training.initialization import initialize
-from ovkgp.inference.training.log_prior import LogPrior
-from ovkgp.inference.training.maximize import maximize
+from ovkgp.inference.training.log_posterior import LogDensity
+from ovkgp.inference.training.maximize import maximize_density
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 
 def condition_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor) -> GridPosterior:
@@ -35,7 +37,7 @@ def condition_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor)
     with torch.no_grad(), gp.report_hyperparameters_on_failure():
         data, model = gp.observe(make_pairs(X, tasks), Y.flatten(0, 1)).double().clone(), gp.frozen().model
         factors, tasks = PairKernelParts(model.kernel), tasks.double()
-        grams = to_dense(factors.inputs(X.double())), to_dense(factors.tasks(tasks))
+        grams = to_dense(evaluate_kernel(factors.inputs, X.double())), to_dense(evaluate_kernel(factors.tasks, tasks))
         solver = GridSolver(*grams, factors.output_matrix, _shared_noise(gp), Y.double())
         process = KernelProcess(model.kernel, data.num_outputs)
         return GridPosterior(process, solver, data, model.mean, model.predictive_noise(data), tasks)
@@ -51,18 +53,19 @@ def train_on_grid(
     """
     data = gp.observe(make_pairs(X, tasks), Y.flatten(0, 1)).double()
     X, tasks, Y = X.double(), tasks.double(), Y.double()
-    initialization, log_prior = initialize(gp, data), LogPrior(gp)
+    initialization = initialize(gp, data)
 
-    def objective() -> Tensor:
+    def evidence() -> Tensor:
         factors = PairKernelParts(gp.kernel)
-        grams = to_dense(factors.inputs(X)), to_dense(factors.tasks(tasks))
-        return grid_log_density(*grams, factors.output_matrix, _shared_noise(gp), Y) + log_prior()
+        grams = to_dense(evaluate_kernel(factors.inputs, X)), to_dense(evaluate_kernel(factors.tasks, tasks))
+        return grid_log_density(*grams, factors.output_matrix, _shared_noise(gp), Y)
 
-    options = {"max_iter": max_iter, "tolerance": 1e-6, "scale": Y.numel(), "verbose": verbose}
-    report = maximize(gp, objective, bounds=initialization.bounds, scales=initialization.scales, **options)
+    vector = ParameterVector(gp, initialization.bounds, initialization.scales)
+    density = LogDensity(gp, evidence, data, vector, jacobian=False, backend="torch")
+    report = maximize_density(density, max_iter=max_iter, scale=Y.numel(), verbose=verbose)
     report.num_rows, report.num_observed = len(X), Y.numel()
     with torch.no_grad():
-        report.log_evidence = float(objective() - log_prior())
+        report.log_evidence = float(evidence())
     gp.fit_report_ = report
     return report
 
@@ -115,7 +118,8 @@ class GridPosterior(ExactPosterior):
         return mean, subtract_explained(prior, explained, "diag").unflatten(0, (len(X), -1))
 
     def _cross(self, inputs: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
-        return to_dense(self.factors.inputs(inputs, self.inputs)), to_dense(self.factors.tasks(tasks, self.grid))
+        rows = to_dense(evaluate_kernel(self.factors.inputs, inputs, self.inputs))
+        return rows, to_dense(evaluate_kernel(self.factors.tasks, tasks, self.grid))
 
     def _contract_inputs(self, left: Tensor) -> Tensor:
         """Return Σ_i k_X(x, x_i) A α_ij, (k, m, p)."""

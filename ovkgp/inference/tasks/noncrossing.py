@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ovkgp.checks import check_nonnegative, check_one_of
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.certificates import Certificate, check_initial_point
@@ -63,8 +64,7 @@ def solve_noncrossing(
     interrupted or unconverged run, which returns the best weights found. Complexity: that of `solve_primal` with n + ñ
     rows and m + m̃ tasks.
     """
-    if method not in METHODS:
-        raise OptionError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+    check_one_of("method", method, METHODS)
     if (penalty.inputs.shape[1], penalty.slopes.shape[1]) != (problem.inputs.shape[1], problem.tasks.shape[-1]):
         raise InputError(
             f"penalty has {penalty.inputs.shape[1]} x {penalty.slopes.shape[1]} coordinates, expected {problem.inputs.shape[1]} x {problem.tasks.shape[-1]} as in problem. Build both with the same factors."
@@ -110,8 +110,7 @@ class NonCrossing:
                 f"offset_slopes must be {len(self.slopes)} finite numbers, one per anchor level, got shape {tuple(offset.shape)}. Keep anchor levels away from 0 and 1, where the slope of a normal quantile is infinite."
             )
         object.__setattr__(self, "offset_slopes", offset)
-        if not (math.isfinite(self.lam_nc) and self.lam_nc >= 0):
-            raise OptionError(f"lam_nc must be a number ≥ 0, got {self.lam_nc}.")
+        check_nonnegative("lam_nc", self.lam_nc)
 
     def problem(self, lam: float, unit: float = 1.0) -> TaskProblem:
         """Return Ω as a problem in W: values Φ̃ W Ψ̇ᵀ (ñ, m̃) and targets −b', both divided by `unit`."""

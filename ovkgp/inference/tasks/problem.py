@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.checks import check_positive
+from ovkgp.exceptions import InputError
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.tasks.factors import Factor
 from ovkgp.losses import CurveLoss
@@ -38,8 +39,7 @@ class TaskProblem:
     row_weights: Tensor | None = None
 
     def __post_init__(self):
-        if not (isinstance(self.lam, (int, float)) and math.isfinite(self.lam) and self.lam > 0):
-            raise OptionError(f"lam must be a positive number, got {self.lam!r}.")
+        check_positive("lam", self.lam)
         self.inputs, self.tasks = _check_finite("inputs", self.inputs), _check_finite("tasks", self.tasks)
         self._check_shapes()
         if self.row_weights is None:

@@ -90,7 +90,10 @@ def read_progress(path: Path, signature: str) -> Progress:
     if stored != signature:
         reason = _describe_difference(stored, signature)
         raise InputError(f"The checkpoint {path} belongs to another training: {reason}.", **_ADVICE)
-    states = {kind: _unprefixed(tensors, f"{kind}/") for kind in STATES}
+    states = {kind: {} for kind in STATES}
+    for full_name, value in tensors.items():
+        kind, _, name = full_name.partition("/")
+        states[kind][name] = value
     return Progress(**json.loads(text), **states)
 
 
@@ -98,10 +101,6 @@ _ADVICE = {
     "advice": "Pass another path, or delete the file to train from scratch.",
     "cli_advice": "Remove --resume to train from scratch.",
 }
-
-
-def _unprefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _describe_difference(stored: str, expected: str) -> str:

@@ -92,8 +92,9 @@ class CovariancePrior(Prior):
             Log density of variances and correlations.
         """
         log_variances, log_diagonal = _split(chol)
-        power = 2 * (self.concentration - 1)
-        terms = self._exponents(log_variances) - log_variances + power * log_diagonal
+        exponents = -0.5 * ((log_variances - self.loc) / self.scale).square()
+        exponents = exponents - self.scale.log() - math.log(2 * math.pi) / 2  # log N(log s² | loc, scale)
+        terms = exponents - log_variances + 2 * (self.concentration - 1) * log_diagonal
         return terms.sum(-1) - self._log_volume(chol.shape[-1])
 
     def log_jacobian(self, chol: Tensor) -> Tensor:
@@ -110,12 +111,12 @@ class CovariancePrior(Prior):
             Log determinant of the Jacobian.
         """
         log_variances, log_diagonal = _split(chol)
-        p, row = chol.shape[-1], _rows(chol)
+        p, row = chol.shape[-1], torch.arange(chol.shape[-1], dtype=chol.dtype, device=chol.device)
         terms = (1 - row / 2) * log_variances + (p + 1 - row) * log_diagonal
         return terms.sum(-1) + p * math.log(2)
 
     def raw_log_prob(self, chol: Tensor) -> Tensor:
-        """Return the log density of (log L_ii, L_ij): `log_prob` + `log_jacobian` in one pass.
+        """Return the log density of the trained parameters (log L_ii, L_ij): `log_prob` + `log_jacobian`.
 
         Parameters
         ----------
@@ -125,13 +126,9 @@ class CovariancePrior(Prior):
         Returns
         -------
         tensor of shape (...)
-            Log density of the trained parameters.
+            Log density.
         """
-        log_variances, log_diagonal = _split(chol)
-        p, row = chol.shape[-1], _rows(chol)
-        terms = self._exponents(log_variances) - row / 2 * log_variances
-        terms = terms + (2 * self.concentration - 1 + p - row) * log_diagonal
-        return terms.sum(-1) + p * math.log(2) - self._log_volume(p)
+        return self.log_prob(chol) + self.log_jacobian(chol)
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
         """Draw Cholesky factors by the onion method.
@@ -154,7 +151,7 @@ class CovariancePrior(Prior):
             If p does not match `loc` or `scale`.
         """
         *batch, p, q = shape
-        if p != q or not self.is_for(p):
+        if p != q or not self._is_for(p):
             expected = max(self.loc.numel(), self.scale.numel())
             raise InputError(f"shape must end in (p, p) with p = {expected}, got {tuple(shape)}.")
         eta = self.concentration.item()
@@ -169,43 +166,16 @@ class CovariancePrior(Prior):
         deviations = np.exp((loc + scale * rng.standard_normal((*batch, p))) / 2)
         return torch.from_numpy(deviations[..., None] * rows)
 
-    def is_for(self, num_outputs: int) -> bool:
-        """Return whether `loc` and `scale` fit p outputs.
-
-        Parameters
-        ----------
-        num_outputs : int
-            Number of outputs p.
-
-        Returns
-        -------
-        bool
-            True if both are scalars or have p entries.
-        """
+    def _is_for(self, num_outputs: int) -> bool:
+        """Return whether `loc` and `scale` are scalars or have one entry per output."""
         return all(v.numel() in {1, num_outputs} for v in (self.loc, self.scale))
 
     def expand(self, batch_shape: torch.Size) -> CovariancePrior:
-        """Return the same prior, which broadcasts over leading dimensions.
-
-        Parameters
-        ----------
-        batch_shape : torch.Size
-            Ignored; required by `torch.distributions`.
-
-        Returns
-        -------
-        CovariancePrior
-            This prior.
-        """
+        """Return the same prior, which broadcasts over leading dimensions, as `torch.distributions` requires."""
         return self
 
-    def _exponents(self, log_variances: Tensor) -> Tensor:
-        """Return log N(log s² | loc, scale)."""
-        return -0.5 * ((log_variances - self.loc) / self.scale).square() - self.scale.log() - math.log(2 * math.pi) / 2
-
     def _log_volume(self, p: int) -> float:
-        """Return log c_p(η) = log ∫ |R|^(η−1) dR = Σ_k [k/2 log π + log Γ(α − k/2) − log Γ(α)], k < p, α = η + (p −
-        1)/2."""
+        """Return log c_p(η) = log ∫ |R|^(η−1) dR = Σ_k [k/2 log π + log Γ(α − k/2) − log Γ(α)], k < p, α = η + (p − 1)/2."""
         alpha = self.concentration.item() + (p - 1) / 2
         terms = (k / 2 * math.log(math.pi) + math.lgamma(alpha - k / 2) - math.lgamma(alpha) for k in range(1, p))
         return sum(terms)
@@ -242,7 +212,7 @@ def register_covariance_prior(module, prior: CovariancePrior, name: str = "covar
             "module must hold a full covariance by its Cholesky factor, such as FullMatrix(p) or "
             f'OutputNoise("full", p), got {type(module).__name__}.'
         )
-    if not prior.is_for(module.num_outputs):
+    if not prior._is_for(module.num_outputs):
         raise OptionError(
             f"prior has {max(prior.loc.numel(), prior.scale.numel())} variances, expected {module.num_outputs} as in {type(module).__name__}. Give a scalar or one value per output."
         )
@@ -262,10 +232,6 @@ def set_chol(module, chol: Tensor) -> None:
     module.log_scale.copy_(chol.diagonal(dim1=-2, dim2=-1).log())
     is_square = module.lower.shape == chol.shape
     module.lower.copy_(chol.tril(-1) if is_square else chol[..., rows, columns])
-
-
-def _rows(chol: Tensor) -> Tensor:
-    return torch.arange(chol.shape[-1], dtype=chol.dtype, device=chol.device)
 
 
 def _split(chol: Tensor) -> tuple[Tensor, Tensor]:

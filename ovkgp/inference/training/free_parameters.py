@@ -17,14 +17,14 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from gpytorch.priors import NormalPrior
+from gpytorch.priors import NormalPrior, Prior
 from scipy.special import multigammaln
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.lbfgs import FAILURES
-from ovkgp.inference.training.prior_sites import trained_sites
+from ovkgp.inference.training.priors import trained_sites
 from ovkgp.kernels import FreeMatrix
 
 PROBE_STEP = 1e-3  # step by which a parameter is changed to find out whether anything depends on it
@@ -33,8 +33,7 @@ PROBE_STEP = 1e-3  # step by which a parameter is changed to find out whether an
 def freeze_unused_parameters(
     gp: torch.nn.Module, evidence: Callable[[], Tensor], from_statistics: bool = False
 ) -> None:
-    """Freeze the parameters that the evidence does not depend on, or (for statistics) at whose other values it is
-    unknown.
+    """Freeze the parameters that the evidence does not depend on, or (for statistics) at whose other values it is unknown.
 
     Complexity: an evidence and its gradient; for statistics also one evidence per parameter.
     """
@@ -86,8 +85,7 @@ def find_used_variables(
 
 
 class TriangularLoadings:
-    """The loadings of rank two and more inside a model, rotated in place to be lower triangular, as variables of a
-    vector.
+    """The loadings of rank two and more inside a model, rotated in place to be lower triangular, as variables of a vector.
 
     The vector omits the entries above the diagonals from now on. Loadings without a rotation-invariant prior are kept.
     The density has 2 to the power `num_sign_flips` equal modes. Complexity: O(p r²) once, O(r) per call.
@@ -96,8 +94,8 @@ class TriangularLoadings:
     def __init__(self, gp: torch.nn.Module, vector: ParameterVector):
         entries = {id(entry.parameter): entry for entry in vector.entries}
         modules = [part for part in gp.modules() if type(part) is FreeMatrix and id(part.loadings) in entries]
-        priors = _group_priors_by_parameter(gp)
-        alike = [part for part in modules if _is_rotation_invariant(priors.get(id(part.loadings), []))]
+        priors = {id(one): site.prior for site in trained_sites(gp) for one in site.parameters.values()}
+        alike = [part for part in modules if _is_rotation_invariant(priors.get(id(part.loadings)), part.loadings)]
         self.modules, self.num_sign_flips = [part for part in alike if part.rank > 1], sum(part.rank for part in alike)
         self.rotate()
         kept, diagonals, powers, self.constant = np.ones(len(vector.kept), dtype=bool), [], [], 0.0
@@ -126,8 +124,7 @@ class TriangularLoadings:
             part.loadings.copy_(rotated)
 
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the terms that the loadings add to log p(W = L) at u (k,) and their gradient (k,); −∞ if a diagonal
-        entry is 0."""
+        """Return the terms that the loadings add to log p(W = L) at u (k,) and their gradient; −∞ if a diagonal entry is 0."""
         gradient = np.zeros(len(u))
         if not len(self.indices):
             return 0.0, gradient
@@ -138,20 +135,11 @@ class TriangularLoadings:
         return self.constant + float(self.powers @ np.log(np.abs(diagonal))), gradient
 
 
-def _group_priors_by_parameter(gp: torch.nn.Module) -> dict[int, list]:
-    found: dict[int, list] = {}
-    for site in trained_sites(gp):
-        for parameter in site.parameters.values():
-            found.setdefault(id(parameter), []).append((site.prior, parameter))
-    return found
-
-
-def _is_rotation_invariant(priors: list) -> bool:
+def _is_rotation_invariant(prior: Prior | None, loadings: Tensor) -> bool:
     """Return whether rotations of the columns keep the density: no prior, or a normal with equal scales in each row."""
-    if not priors:
+    if prior is None:
         return True
-    (prior, loadings), *more = priors
-    if more or type(prior) is not NormalPrior or getattr(prior, "_transform", None) is not None:
+    if type(prior) is not NormalPrior or getattr(prior, "_transform", None) is not None:
         return False
     scale = prior.scale.detach().expand(loadings.shape)
     return not bool(prior.loc.detach().any()) and bool((scale == scale[:, :1]).all())

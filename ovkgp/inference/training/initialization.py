@@ -1,37 +1,75 @@
-"""Initial values, bounds, scales and priors of the hyperparameters of a model, from its data."""
+"""Initial values, bounds, scales and priors of the hyperparameters of a model, from its data.
+
+The role of a parameter of a kernel gives its initial value, bounds and prior in the units of `kernel_parameters`. With columns
+of scales s_j (of root mean square s) and outputs of variance v, the priors are
+
+    lengthscale   LogNormal(√2 + ½ log d + log s_j, √3)         period       LogNormal(log 2 s_j, 1)
+    variance      LogNormal(log v, 1)                           loadings     Normal(0, √v_a)
+    diagonal      LogNormal(log v_a − 1, 1.5)                   full matrix  LogNormal(log v_a, 1) variances, LKJ(2)
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import IndexKernel, Kernel
 from gpytorch.means import ConstantMean, LinearMean
 from gpytorch.module import Module
+from gpytorch.priors import Prior
 from torch import Tensor
 
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds
-from ovkgp.inference.training.covariance_prior import CovariancePrior
+from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
 from ovkgp.inference.training.kernel_parameters import (
-    LKJ_CONCENTRATION,
-    initialize_kernel,
-    register_kernel_priors,
-    register_remaining_priors,
+    MIN_RELATIVE_VARIANCE,
+    KernelParameter,
+    Units,
+    column_distances,
+    kernel_parameters,
+    output_covariance,
+    row_distances,
     score_parameters,
+    units_of_lengthscale,
 )
-from ovkgp.inference.training.prior_sites import PriorRegistry, get_variances, log_normal, normal, set_variances
-from ovkgp.inference.training.units import Units, output_covariance
-from ovkgp.kernels import FreeMatrix, FullMatrix
+from ovkgp.inference.training.priors import (
+    PriorRegistry,
+    find_parameter,
+    get_variances,
+    log_normal,
+    normal,
+    set_variances,
+    uniform,
+)
+from ovkgp.kernels import FreeMatrix, FullMatrix, OutputMatrix
 
 RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
 NOISE_PRIOR = (math.log(0.05), 1.5)
 """Location and scale of the logarithm of a noise variance, relative to the variance of the output."""
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
+RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
+RELATIVE_VARIANCE_BOUNDS = (1e-8, 1e4)  # relative to the variance of the outputs
+LOADINGS_FRACTION = 0.9
+"""Fraction of a principal component's variance that goes to the loadings; the rest goes to the diagonal."""
+LENGTHSCALE_PRIOR = (math.sqrt(2), math.sqrt(3))  # location (in one dimension) and scale of log ℓ
+VARIANCE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of a variance, relative to that of the outputs
+DIAGONAL_PRIOR = (-1.0, 1.5)  # location and scale of the logarithm of an output-specific variance
+PERIOD_PRIOR = (math.log(2), 1.0)
+"""Location and scale of the logarithm of a period, relative to the scale of the column."""
+SHAPE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of α of a rational quadratic kernel
+DEFAULT_LOG_STD = 1.5  # standard deviation of the logarithm of any other positive parameter, around its present value
+LKJ_CONCENTRATION = 2.0
+"""Concentration of the LKJ distribution of correlations; values above 1 favor small correlations."""
+
+Range = tuple[Tensor, Tensor, Tensor]
+"""Initial value, lower and upper bound of a parameter."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +113,14 @@ def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dic
     """
     latent = latent_values(gp, data)
     gp.mean.initialize_from_data(data.X, latent)
-    residuals, likelihood = latent - gp.mean(data.X), getattr(gp, "likelihood", None)
-    bounds = _initialize_kernel(gp, data.X, latent, residuals) if kernel else {}
-    variances = output_covariance(latent).diagonal()
+    covariance, of_residuals = output_covariance(latent), output_covariance(latent - gp.mean(data.X))
+    bounds = _initialize_kernel(gp.kernel, data.X, covariance, of_residuals) if kernel else {}
+    variances, likelihood = covariance.diagonal(), getattr(gp, "likelihood", None)
     if likelihood is not None:
         likelihood.start(data.Y)
         bounds |= _likelihood_bounds(likelihood, variances.sqrt())
     elif gp.noise_model.is_trained:
-        gp.noise_model.set(initial_noise(residuals))
+        gp.noise_model.set(RELATIVE_NOISE * of_residuals.diagonal())
     if gp.noise_model is not None and gp.noise_model.is_trained:
         scale = variances.mean() if gp.noise_model.kind == "shared" else variances
         ends = tuple(0.5 * (math.log(end) + scale.log()) for end in RELATIVE_NOISE_BOUNDS)
@@ -90,15 +128,14 @@ def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dic
     return bounds, _scales(gp, data, variances.sqrt())
 
 
-def _initialize_kernel(gp, X: Tensor, latent: Tensor, residuals: Tensor) -> dict[int, Bounds]:
-    """Set the kernel to the covariance of the residuals; its bounds are relative to that of the latent values."""
-    covariance, of_residuals = output_covariance(latent), output_covariance(residuals)
-    bounds = initialize_kernel(gp.kernel, Units.of(X, of_residuals))
+def _initialize_kernel(kernel: Kernel, X: Tensor, covariance: Tensor, of_residuals: Tensor) -> dict[int, Bounds]:
+    """Set a kernel to the covariance of the residuals; its bounds are relative to that of the latent values."""
+    bounds = initialize_kernel(kernel, Units.of(X, of_residuals))
     if torch.allclose(covariance, of_residuals, rtol=1e-6, atol=0.0):
         return bounds
-    values = raw_state(gp.kernel)  # the mean explains a part of the covariance
-    bounds = initialize_kernel(gp.kernel, Units.of(X, covariance))
-    load_raw_state(gp.kernel, values)
+    values = raw_state(kernel)  # the mean explains a part of the covariance
+    bounds = initialize_kernel(kernel, Units.of(X, covariance))
+    load_raw_state(kernel, values)
     return bounds
 
 
@@ -159,11 +196,6 @@ def load_raw_state(gp, state: dict[str, Tensor]) -> None:
         parameter.copy_(state[name])
 
 
-def initial_noise(Y: Tensor) -> Tensor:
-    """Return a tenth of the variance of each output of Y (n, p), as (p,)."""
-    return RELATIVE_NOISE * output_covariance(Y).diagonal()
-
-
 def register_data_priors(gp, X, Y) -> None:
     """Register a proper, weakly informative prior on each trained parameter of a model that has none, in place.
 
@@ -201,16 +233,15 @@ def register_data_priors(gp, X, Y) -> None:
     data = gp.observe(X, Y).double()
     center, covariance = _latent_moments(gp, data.Y)
     units, registry = Units.of(data.X, covariance), PriorRegistry(gp)
-    register_kernel_priors(gp.kernel, units, registry)
+    _register_kernel_priors(kernel_parameters(gp.kernel, units), registry)
     if isinstance(gp.features, ORFF):
-        for parameter in score_parameters(gp.features, units):
-            parameter.register_prior(registry)
+        _register_kernel_priors(score_parameters(gp.features, units), registry)
     _register_mean_priors(gp.mean, center, units, registry)
     if isinstance(noise := getattr(gp, "noise_model", None), OutputNoise):
         _add_noise_prior(noise, units.deviations, registry)
     for part in gp.children():  # whatever else is trained, such as a custom feature map
         if isinstance(part, Module) and part is not getattr(gp, "likelihood", None):
-            register_remaining_priors(part, registry)
+            _register_remaining_priors(part, registry)
 
 
 def register_default_priors(kernel: Kernel, num_dims: int) -> None:
@@ -219,7 +250,7 @@ def register_default_priors(kernel: Kernel, num_dims: int) -> None:
     A matrix prior on a whole `FreeMatrix` is kept. The outputscale of a curl- or divergence-free kernel, whose variance
     is outputscale / ℓ², has the prior of a unit variance times ℓ².
     """
-    register_kernel_priors(kernel, Units.standard(num_dims), PriorRegistry(kernel))
+    _register_kernel_priors(kernel_parameters(kernel, Units.standard(num_dims)), PriorRegistry(kernel))
 
 
 def register_noise_prior(noise: OutputNoise, deviations: Tensor | None = None) -> None:
@@ -272,4 +303,229 @@ def _register_mean_priors(mean, center: Tensor, units: Units, registry: PriorReg
         registry.add(inner, "weights", normal(0.0, joint_std / units.column_scales.unsqueeze(-1)))
         if inner.bias is not None:
             registry.add(inner, "bias", normal(joint_center, joint_std * constant_std[0] / std[0]))
-    register_remaining_priors(mean, registry, units.variance.sqrt())
+    _register_remaining_priors(mean, registry, units.variance.sqrt())
+
+
+@torch.no_grad()
+def initialize_kernel(kernel: Kernel, units: Units) -> dict[int, Bounds]:
+    """Set the trained hyperparameters of a kernel and return their bounds by identity."""
+    bounds = {}
+    for parameter in kernel_parameters(kernel, units):
+        if parameter.role == "output_matrix" and parameter.initial is not None:
+            set_matrix = _initialize_cholesky if isinstance(parameter.module, FullMatrix) else _initialize_loadings
+            bounds |= set_matrix(parameter.module, parameter.initial())
+        elif parameter.role in ROLES and ROLES[parameter.role].initial is not None and parameter.units.sets_values:
+            bounds |= _set_parameter(parameter.module, parameter.name, *ROLES[parameter.role].initial(parameter))
+    return bounds
+
+
+def _register_kernel_priors(parameters: Iterator[KernelParameter], registry: PriorRegistry) -> None:
+    """Register priors on the trained hyperparameters of a kernel that have none."""
+    for parameter in list(parameters):  # priors are modules, and join the others
+        module, name, role = parameter.module, parameter.name, parameter.role
+        if role == "output_matrix":
+            _register_matrix_priors(module, parameter.units, registry)
+        elif role == "score":  # learned frequencies are computed from standard normal scores
+            registry.add(module, name, normal(0.0, 1.0))
+        elif role == "other":
+            _register_remaining_priors(module, registry, parameter.units.parameter_unit)
+        else:
+            registry.add(module, f"raw_{name}", ROLES[role].prior(parameter))
+
+
+class Role(NamedTuple):
+    """Prior of a parameter and, if it is initialized from the data, its initial value and bounds."""
+
+    prior: Callable[[KernelParameter], Prior]
+    initial: Callable[[KernelParameter], Range] | None = None
+
+
+def _find_lengthscale_range(parameter: KernelParameter) -> Range:
+    """Return the median distance times √d, per column if there are several entries, and its bounds."""
+    X = parameter.units.rows
+    is_ard = getattr(parameter.module, f"raw_{parameter.name}").shape[-1] > 1
+    distances = (column_distances if is_ard else row_distances)(X)
+    factor = X.shape[1] ** 0.5 if is_ard else 1.0
+    median = factor * parameter.units.lengthscale_factor * distances.median
+    low = RELATIVE_LENGTHSCALE_BOUNDS[0] * torch.minimum(distances.small, median)
+    return median, low, RELATIVE_LENGTHSCALE_BOUNDS[1] * factor * distances.median
+
+
+def _find_curve_lengthscale_range(parameter: KernelParameter) -> Range:
+    # the kernel averages over grid points and compares the curves at one of them at a time
+    units, num_points = parameter.units, max(1, parameter.units.rows.shape[1] // parameter.module.num_channels)
+    units = replace(units, lengthscale_factor=units.lengthscale_factor / num_points**0.5)
+    return _find_lengthscale_range(replace(parameter, units=units))
+
+
+def _find_variance_range(parameter: KernelParameter) -> Range:
+    value = parameter.units.initial_variance if parameter.initial is None else parameter.initial()
+    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
+
+
+def _find_slope_variance_range(parameter: KernelParameter) -> Range:
+    size = parameter.units.rows.square().sum(-1).mean()
+    value = parameter.units.initial_variance / (size if size > 0 else 1.0)
+    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
+
+
+def _lengthscale_location(units: Units, per_column: bool = False) -> Tensor:
+    """Return √2 + ½ log d + log s, with the scale of each column (d,) or their root mean square."""
+    scales = units.column_scales if per_column else units.column_scales.square().mean().sqrt()
+    return LENGTHSCALE_PRIOR[0] + math.log(units.num_dims) / 2 + scales.log()
+
+
+def _lengthscale_prior(parameter: KernelParameter) -> Prior:
+    units = units_of_lengthscale(parameter.module, parameter.units)
+    loc = _lengthscale_location(units, per_column=parameter.module.raw_lengthscale.shape[-1] > 1)
+    return log_normal(loc, LENGTHSCALE_PRIOR[1])
+
+
+def _curve_lengthscale_prior(parameter: KernelParameter) -> Prior:
+    # curves are compared at one grid point at a time: one column per channel, with the joint scale
+    loc = LENGTHSCALE_PRIOR[0] + math.log(parameter.module.num_channels) / 2
+    return log_normal(loc + parameter.units.column_scales.square().mean().log() / 2, LENGTHSCALE_PRIOR[1])
+
+
+def _period_prior(parameter: KernelParameter) -> Prior:
+    units, size = parameter.units, getattr(parameter.module, f"raw_{parameter.name}").shape[-1]
+    scales = units.column_scales if size == units.num_dims else units.typical_distance
+    return log_normal(PERIOD_PRIOR[0] + scales.log(), PERIOD_PRIOR[1])
+
+
+def _variance_prior(parameter: KernelParameter) -> Prior:
+    loc, scale = parameter.units.variance.log() + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1]
+    if parameter.units.is_derivative_variance:  # log(v ℓ²) = log v + 2 log ℓ, the two independent
+        loc, scale = loc + 2 * _lengthscale_location(parameter.units), math.hypot(scale, 2 * LENGTHSCALE_PRIOR[1])
+    return log_normal(loc, scale)
+
+
+def _slope_variance_prior(parameter: KernelParameter) -> Prior:
+    units = parameter.units
+    loc = VARIANCE_PRIOR[0] + units.variance.log() - _positive(units.mean_squared_norm).log()
+    return log_normal(loc, VARIANCE_PRIOR[1])
+
+
+def _mixture_weight_prior(parameter: KernelParameter) -> Prior:
+    # GPyTorch multiplies the mixtures of the columns: the variance is (Σ weights)^d
+    kernel = parameter.module
+    loc = parameter.units.variance.log() / kernel.raw_mixture_means.shape[-1] - math.log(kernel.num_mixtures)
+    return log_normal(loc, VARIANCE_PRIOR[1])
+
+
+def _mixture_scale_prior(parameter: KernelParameter) -> Prior:
+    # a width σ is the lengthscale 1/(2πσ)
+    loc = -_lengthscale_location(parameter.units, per_column=True) - math.log(2 * math.pi)
+    return log_normal(loc, LENGTHSCALE_PRIOR[1])
+
+
+ROLES = {
+    "lengthscale": Role(_lengthscale_prior, _find_lengthscale_range),
+    "relative_lengthscale": Role(lambda p: _lengthscale_prior(replace(p, units=replace(p.units, X=None)))),
+    "curve_lengthscale": Role(_curve_lengthscale_prior, _find_curve_lengthscale_range),
+    "period": Role(_period_prior, _find_lengthscale_range),
+    "variance": Role(_variance_prior, _find_variance_range),
+    "slope_variance": Role(_slope_variance_prior, _find_slope_variance_range),
+    "shape": Role(lambda p: log_normal(*SHAPE_PRIOR)),
+    "offset": Role(lambda p: log_normal(_positive(p.units.mean_squared_norm).log(), DEFAULT_LOG_STD)),
+    "mixture_weight": Role(_mixture_weight_prior),
+    "mixture_scale": Role(_mixture_scale_prior),
+    "mixture_mean": Role(lambda p: log_normal(-PERIOD_PRIOR[0] - p.units.column_scales.log(), PERIOD_PRIOR[1])),
+}
+"""Roles of the parameters of scalar kernels by name. The lengthscale of a periodic kernel is relative: it has no unit.
+All other parameters get a prior around their present value."""
+
+
+def _set_parameter(module: Module, name: str, value: Tensor, low: Tensor, high: Tensor) -> dict[int, tuple]:
+    """Set the constrained value of `raw_<name>` as close to `value` as its constraint allows, if it is trained.
+
+    Returns its bounds by identity, or nothing if the constraint is tighter.
+    """
+    raw, constraint = getattr(module, f"raw_{name}"), module.constraint_for_parameter_name(f"raw_{name}")
+    if not raw.requires_grad:
+        return {}
+    lower, upper = (end.to("cpu", torch.float64) for end in constraint)
+    size = torch.where(torch.isfinite(lower), lower, upper).abs()
+    margin = 1e-3 * torch.where(torch.isfinite(upper - lower), upper - lower, size)
+    value = torch.clamp(value, lower + margin, upper - margin)
+    raw.copy_(constraint.inverse_transform(value.to(raw)).expand_as(raw))
+    return {id(raw): (low, high)} if bool((low < upper).all() and (high > lower).all()) else {}
+
+
+def _loading_names(module: FreeMatrix | IndexKernel) -> tuple[str, str]:
+    return ("loadings", "diagonal") if isinstance(module, FreeMatrix) else ("covar_factor", "var")
+
+
+def _initialize_loadings(module: FreeMatrix | IndexKernel, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    """Set W Wᵀ + diag(v) ≈ covariance, with W the leading principal components of the correlations.
+
+    Correlations rather than covariances keep outputs in small units; W gets `LOADINGS_FRACTION` of their variance.
+    """
+    name, diagonal = _loading_names(module)
+    loadings, variances = getattr(module, name), covariance.diagonal()
+    deviations, rank = variances.sqrt(), loadings.shape[-1]
+    values, vectors = torch.linalg.eigh(covariance / torch.outer(deviations, deviations))
+    values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
+    # a column of zeros has no gradient and would stay zero
+    scales = (LOADINGS_FRACTION * values.clamp_min(MIN_RELATIVE_VARIANCE)).sqrt()
+    found = vectors * scales * _signs_of_largest(vectors)
+    if loadings.requires_grad:
+        loadings.copy_((deviations.unsqueeze(-1) * found).to(loadings).expand_as(loadings))
+    rest = variances * (1 - found.square().sum(-1)).clamp_min(MIN_RELATIVE_VARIANCE)
+    return _set_parameter(module, diagonal, rest, *(end * variances for end in RELATIVE_VARIANCE_BOUNDS))
+
+
+def _initialize_cholesky(module: FullMatrix, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    """Set L Lᵀ = covariance with correlations shrunk by `LOADINGS_FRACTION`, since estimates may be singular."""
+    if not (module.log_scale.requires_grad and module.lower.requires_grad):
+        return {}
+    variances = covariance.diagonal()
+    shrunk = LOADINGS_FRACTION * covariance + (1 - LOADINGS_FRACTION) * torch.diag(variances)
+    set_chol(module, torch.linalg.cholesky(shrunk))
+    return {id(module.log_scale): tuple(0.5 * (end * variances).log() for end in RELATIVE_VARIANCE_BOUNDS)}
+
+
+def _signs_of_largest(vectors: Tensor) -> Tensor:
+    """Return signs that make the largest entry of each column positive."""
+    largest = vectors.abs().argmax(0, keepdim=True)
+    return torch.where(vectors.gather(0, largest) < 0, -1.0, 1.0)
+
+
+def _register_matrix_priors(module: OutputMatrix | IndexKernel, units: Units, registry: PriorRegistry) -> None:
+    log_variances = 2 * units.deviations.log()
+    if isinstance(module, FullMatrix):
+        prior = CovariancePrior(log_variances + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1], LKJ_CONCENTRATION)
+        registry.add_covariance(module, prior)
+    elif isinstance(module, (FreeMatrix, IndexKernel)):
+        loadings, diagonal = _loading_names(module)
+        registry.add(module, loadings, normal(0.0, units.deviations.unsqueeze(-1)))
+        registry.add(module, f"raw_{diagonal}", log_normal(log_variances + DIAGONAL_PRIOR[0], DIAGONAL_PRIOR[1]))
+    _register_remaining_priors(module, registry)
+
+
+def _register_remaining_priors(module: Module, registry: PriorRegistry, unit: Tensor | float = 1.0) -> None:
+    """Register priors on all other parameters below a module, except those inside kernels and output matrices.
+
+    Around the present value they are log-normal of width `DEFAULT_LOG_STD` for positive parameters, uniform on bounded
+    intervals, and normal of width max(|value|, unit) otherwise.
+    """
+    for path, parameter in list(module.named_parameters()):  # priors are modules, and join the others
+        owners = [module.get_submodule(path[:dot]) for dot, letter in enumerate(path) if letter == "."]
+        if not registry.needs_prior(parameter) or any(isinstance(owner, (Kernel, OutputMatrix)) for owner in owners):
+            continue
+        registry.add(module, path, _prior_around_value(module, path, unit))
+
+
+def _prior_around_value(module: Module, path: str, unit: Tensor | float) -> Prior:
+    parameter, constraint = find_parameter(module, path)
+    with torch.no_grad():
+        value = (parameter if constraint is None else constraint.transform(parameter)).to("cpu", torch.float64)
+    ends = (-math.inf, math.inf) if constraint is None else (constraint.lower_bound.min(), constraint.upper_bound.max())
+    low, high = map(float, ends)
+    if math.isfinite(low) and math.isfinite(high):
+        return uniform(low, high)
+    return log_normal(value.log(), DEFAULT_LOG_STD) if low >= 0 else normal(value, value.abs().clamp_min(float(unit)))
+
+
+def _positive(value: Tensor) -> Tensor:
+    return torch.where(value > 0, value, 1.0)

@@ -1,30 +1,21 @@
-"""Hyperparameters of a kernel with their roles: one rule per class of kernels, one table of roles.
+"""Hyperparameters of a kernel with their roles and units: one rule per class of kernels.
 
 `kernel_parameters` visits a kernel from the outside in: a composite kernel passes on the inputs and the variance that its
-parts have to explain. The role of a parameter gives its initial value, bounds and prior in these units. With columns of
-scales s_j (of root mean square s) and outputs of variance v, the priors are
-
-    lengthscale   LogNormal(√2 + ½ log d + log s_j, √3)         period       LogNormal(log 2 s_j, 1)
-    variance      LogNormal(log v, 1)                           loadings     Normal(0, √v_a)
-    diagonal      LogNormal(log v_a − 1, 1.5)                   full matrix  LogNormal(log v_a, 1) variances, LKJ(2)
-
-`kernel_parameters.register` adds a rule for another class of composite kernels; a scalar kernel names the roles of its
-parameters in its record (`ovkgp.kernels.register_kernel`).
+parts have to explain (`Units`). `initialization` derives initial values, bounds and priors from role and units.
+`apply_rule.register` adds a rule for another class of composite kernels; a scalar kernel names the roles of its parameters
+in its record (`ovkgp.kernels.register_kernel`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
-from typing import NamedTuple
+from functools import cached_property, singledispatch
 
+import numpy as np
 import torch
-from gpytorch.constraints import Interval
 from gpytorch.kernels import (
     AdditiveKernel,
-    IndexKernel,
     Kernel,
     LCMKernel,
     MultitaskKernel,
@@ -33,17 +24,14 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 from gpytorch.module import Module
-from gpytorch.priors import Prior
 from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.features.orff_kernel import ORFFKernel
-from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
-from ovkgp.inference.training.prior_sites import PriorRegistry, find_parameter, log_normal, normal, uniform
-from ovkgp.inference.training.units import MIN_RELATIVE_VARIANCE, Units, column_distances, row_distances
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
+    EmpiricalMatrix,
     FreeMatrix,
     FullMatrix,
     FunctionValuedKernel,
@@ -56,24 +44,122 @@ from ovkgp.kernels import (
 )
 from ovkgp.kernels.fields import FieldKernel
 
-RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
-RELATIVE_VARIANCE_BOUNDS = (1e-8, 1e4)  # relative to the variance of the outputs
+MAX_DISTANCE_ROWS = 500  # maximum number of rows between which distances are measured
+MIN_RELATIVE_VARIANCE = 1e-3  # variance assigned to a constant output, relative to the mean of the others
+ROUNDING_TOLERANCE = 1e-12  # an output whose standard deviation is below this, relative to its values, is constant
 TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO = 0.4, 0.064
 """Ratio of lengthscales between consecutive terms of a sum, and its minimum over the whole sum."""
-LOADINGS_FRACTION = 0.9
-"""Fraction of a principal component's variance that goes to the loadings; the rest goes to the diagonal."""
-LENGTHSCALE_PRIOR = (math.sqrt(2), math.sqrt(3))  # location (in one dimension) and scale of log ℓ
-VARIANCE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of a variance, relative to that of the outputs
-DIAGONAL_PRIOR = (-1.0, 1.5)  # location and scale of the logarithm of an output-specific variance
-PERIOD_PRIOR = (math.log(2), 1.0)
-"""Location and scale of the logarithm of a period, relative to the scale of the column."""
-SHAPE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of α of a rational quadratic kernel
-DEFAULT_LOG_STD = 1.5  # standard deviation of the logarithm of any other positive parameter, around its present value
-LKJ_CONCENTRATION = 2.0
-"""Concentration of the LKJ distribution of correlations; values above 1 favor small correlations."""
 
-Range = tuple[Tensor, Tensor, Tensor]
-"""Initial value, lower and upper bound of a parameter."""
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Inputs of a kernel and the covariance of the outputs that it explains.
+
+    `covariance` is (p, p), or (1, 1) for scalar kernels and for equal outputs; `X` is (m, d), or None for standardized
+    columns. Initial variances are `variance_factor` times these, and initial lengthscales `lengthscale_factor` times the
+    typical ones; `sets_values` says whether initial values are known at all. `is_scaled` says that an outer kernel has the
+    outputscale; `is_derivative_variance` that the variance is that of derivatives and has to be multiplied by ℓ².
+    `parameter_unit` is the size of parameters without a role.
+    """
+
+    num_dims: int
+    covariance: Tensor
+    X: Tensor | None = None
+    variance_factor: Tensor | float = 1.0
+    lengthscale_factor: float = 1.0
+    sets_values: bool = True
+    is_scaled: bool = False
+    is_derivative_variance: bool = False
+    parameter_unit: Tensor | float = 1.0
+
+    @classmethod
+    def standard(cls, num_dims: int) -> Units:
+        """Return the units of standardized data."""
+        return cls(num_dims, torch.ones(1, 1, dtype=torch.float64))
+
+    @classmethod
+    def of(cls, X: Tensor, covariance: Tensor) -> Units:
+        """Return the units of inputs X (n, d) and outputs with a covariance (p, p)."""
+        return cls(X.shape[1], covariance, X.detach().to("cpu", torch.float64))
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """At most 500 rows of X."""
+        return subsample(self.X)
+
+    @cached_property
+    def column_scales(self) -> Tensor:
+        """Standard deviation of each column (d,); 1 for a constant column."""
+        if self.X is None or len(self.X) < 2:
+            return torch.ones(self.num_dims, dtype=torch.float64)
+        std = self.X.std(0, correction=0)
+        return torch.where(std > ROUNDING_TOLERANCE * self.X.abs().amax(0), std, 1.0)
+
+    @property
+    def center(self) -> Tensor:
+        """Mean of each column (d,)."""
+        return torch.zeros(self.num_dims, dtype=torch.float64) if self.X is None else self.X.mean(0)
+
+    @property
+    def mean_squared_norm(self) -> Tensor:
+        """Mean of ‖x‖²."""
+        return (self.column_scales.square() + self.center.square()).sum()
+
+    @property
+    def typical_distance(self) -> Tensor:
+        """Typical distance between rows: the root of the summed squares of the column scales."""
+        return self.column_scales.square().sum().sqrt()
+
+    @property
+    def deviations(self) -> Tensor:
+        """Standard deviations of the outputs (p,)."""
+        return self.covariance.diagonal().sqrt()
+
+    @property
+    def variance(self) -> Tensor:
+        """Mean variance of the outputs."""
+        return self.covariance.diagonal().mean()
+
+    @property
+    def initial_covariance(self) -> Tensor:
+        """Covariance that the kernel should have initially."""
+        return self.variance_factor * self.covariance
+
+    @property
+    def initial_variance(self) -> Tensor:
+        """Mean variance that the kernel should have initially."""
+        return self.variance_factor * self.variance
+
+    def select_columns(self, active_dims: Tensor | Sequence[int] | None) -> Units:
+        """Return the units of a kernel with these `active_dims`."""
+        if active_dims is None:
+            return self
+        index = torch.as_tensor(active_dims).cpu()
+        return replace(self, num_dims=len(index), X=None if self.X is None else self.X[:, index])
+
+    def with_inputs(self, X: Tensor | None, num_dims: int) -> Units:
+        """Return the units of a kernel on other inputs, such as warped inputs or tasks."""
+        return replace(self, num_dims=num_dims, X=None if X is None else subsample(X.detach().to("cpu", torch.float64)))
+
+    def for_output(self, index: int) -> Units:
+        """Return the units of a scalar kernel that explains one of the outputs."""
+        variances = self.covariance.diagonal()
+        return self.as_scalar(variances[min(index, len(variances) - 1)])
+
+    def as_scalar(self, variance: Tensor | None = None) -> Units:
+        """Return the units of a scalar kernel with this variance; if None, of one that has variance 1 initially too."""
+        if variance is None:
+            return replace(self, covariance=torch.ones(1, 1, dtype=torch.float64), variance_factor=1.0)
+        return replace(self, covariance=variance.to(torch.float64).reshape(1, 1))
+
+    def share(self, fraction: Tensor | float) -> Units:
+        """Return the units of a kernel that explains a fraction of the variance initially."""
+        return replace(self, variance_factor=self.variance_factor * fraction)
+
+    def normalized(self) -> Units:
+        """Return the same units with mean variance 1, for a kernel inside one that has an outputscale."""
+        covariance = self.covariance / self.variance
+        return replace(self, covariance=covariance, variance_factor=1.0, is_scaled=True, is_derivative_variance=False)
 
 
 @dataclass(frozen=True)
@@ -89,47 +175,6 @@ class KernelParameter:
     role: str
     units: Units
     initial: Callable[[], Tensor] | None = None
-
-    def initialize(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Set the parameter and return its bounds by the identity of the raw parameter, as far as they are known."""
-        if self.role == "output_matrix":
-            return {} if self.initial is None else _initialize_matrix(self.module, self.initial())
-        find_range = ROLES[self.role].initial if self.role in ROLES else None
-        if find_range is None or not self.units.sets_values:
-            return {}
-        return set_parameter(self.module, self.name, *find_range(self))
-
-    def register_prior(self, registry: PriorRegistry) -> None:
-        """Register the prior of the parameter, if it is trained and has none."""
-        if self.role == "output_matrix":
-            _register_matrix_priors(self.module, self.units, registry)
-        elif self.role == "score":  # learned frequencies are computed from standard normal scores
-            registry.add(self.module, self.name, normal(0.0, 1.0))
-        elif self.role == "other":
-            register_remaining_priors(self.module, registry, self.units.parameter_unit)
-        else:
-            registry.add(self.module, f"raw_{self.name}", ROLES[self.role].prior(self))
-
-
-class Role(NamedTuple):
-    """Prior of a parameter and, if it is initialized from the data, its initial value and bounds."""
-
-    prior: Callable[[KernelParameter], Prior]
-    initial: Callable[[KernelParameter], Range] | None = None
-
-
-def initialize_kernel(kernel: Kernel, units: Units) -> dict[int, tuple[Tensor, Tensor]]:
-    """Set the trained hyperparameters of a kernel and return their bounds by identity."""
-    bounds = {}
-    for parameter in kernel_parameters(kernel, units):
-        bounds |= parameter.initialize()
-    return bounds
-
-
-def register_kernel_priors(kernel: Kernel, units: Units, registry: PriorRegistry) -> None:
-    """Register priors on the trained hyperparameters of a kernel that have none."""
-    for parameter in list(kernel_parameters(kernel, units)):  # priors are modules, and join the others
-        parameter.register_prior(registry)
 
 
 def kernel_parameters(kernel: Kernel, units: Units) -> Iterator[KernelParameter]:
@@ -172,7 +217,7 @@ def _(kernel: ScaleKernel, units: Units) -> Iterator[KernelParameter]:
     inner = kernel.base_kernel
     yield from apply_rule(inner, units.normalized())  # its active_dims were applied with those of the ScaleKernel
     own = replace(
-        _units_of_lengthscale(inner, units),
+        units_of_lengthscale(inner, units),
         covariance=units.covariance / _unscaled_variance(inner, units),
         is_derivative_variance=units.is_derivative_variance or isinstance(inner, FieldKernel),
     )
@@ -312,211 +357,77 @@ def _cast_like(kernel: Kernel, X: Tensor) -> Tensor:
     return X if parameter is None else X.to(parameter)
 
 
-def _units_of_lengthscale(kernel: Kernel, units: Units) -> Units:
+def units_of_lengthscale(kernel: Kernel, units: Units) -> Units:
     """Return units with as many columns as the kernel has lengthscales, if the data do not define them."""
     count = kernel.ard_num_dims
     return units if count is None or count == units.num_dims else Units(count, units.covariance)
 
 
-def _find_lengthscale_range(parameter: KernelParameter) -> Range:
-    """Return the median distance times √d, per column if there are several entries, and its bounds."""
-    X = parameter.units.rows
-    is_ard = getattr(parameter.module, f"raw_{parameter.name}").shape[-1] > 1
-    distances = (column_distances if is_ard else row_distances)(X)
-    factor = X.shape[1] ** 0.5 if is_ard else 1.0
-    median = factor * parameter.units.lengthscale_factor * distances.median
-    low = RELATIVE_LENGTHSCALE_BOUNDS[0] * torch.minimum(distances.small, median)
-    return median, low, RELATIVE_LENGTHSCALE_BOUNDS[1] * factor * distances.median
+@dataclass
+class Distances:
+    """The 5 % quantile and the median of the nonzero distances, as vectors with one entry per column or one entry."""
+
+    small: Tensor
+    median: Tensor
 
 
-def _find_curve_lengthscale_range(parameter: KernelParameter) -> Range:
-    # the kernel averages over grid points and compares the curves at one of them at a time
-    units, num_points = parameter.units, max(1, parameter.units.rows.shape[1] // parameter.module.num_channels)
-    units = replace(units, lengthscale_factor=units.lengthscale_factor / num_points**0.5)
-    return _find_lengthscale_range(replace(parameter, units=units))
+def subsample(X: Tensor, num_rows: int = MAX_DISTANCE_ROWS) -> Tensor:
+    """Return at most `num_rows` of the rows of X, always the same ones."""
+    if len(X) <= num_rows:
+        return X
+    return X[torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:num_rows].to(X.device)]
 
 
-def _find_variance_range(parameter: KernelParameter) -> Range:
-    value = parameter.units.initial_variance if parameter.initial is None else parameter.initial()
-    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
+def column_distances(X: Tensor) -> Distances:
+    """Return the distances within each column of X (n, d); 1 for a constant column."""
+    found = [_quantiles(column) for column in subsample(X).T.unsqueeze(-1)]
+    return Distances(torch.cat([one.small for one in found]), torch.cat([one.median for one in found]))
 
 
-def _find_slope_variance_range(parameter: KernelParameter) -> Range:
-    size = parameter.units.rows.square().sum(-1).mean()
-    value = parameter.units.initial_variance / (size if size > 0 else 1.0)
-    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
+def row_distances(X: Tensor) -> Distances:
+    """Return the Euclidean distances between the rows of X (n, d); 1 if all rows are equal."""
+    return _quantiles(subsample(X))
 
 
-def _lengthscale_location(units: Units, per_column: bool = False) -> Tensor:
-    """Return √2 + ½ log d + log s, with the scale of each column (d,) or their root mean square."""
-    scales = units.column_scales if per_column else units.column_scales.square().mean().sqrt()
-    return LENGTHSCALE_PRIOR[0] + math.log(units.num_dims) / 2 + scales.log()
+def _quantiles(X: Tensor) -> Distances:
+    X = X.detach().to("cpu", torch.float64)
+    size = X.abs().amax().clamp_min(torch.finfo(torch.float64).tiny) if X.numel() else 1.0
+    distances = torch.nn.functional.pdist(X / size).numpy()  # squares of 1e±200 would overflow
+    distances = distances[distances > 0]
+    quantiles = np.quantile(distances, [0.05, 0.5]) * float(size) if len(distances) else np.ones(2)
+    return Distances(*torch.as_tensor(quantiles).unsqueeze(-1))
 
 
-def _lengthscale_prior(parameter: KernelParameter) -> Prior:
-    units = _units_of_lengthscale(parameter.module, parameter.units)
-    loc = _lengthscale_location(units, per_column=parameter.module.raw_lengthscale.shape[-1] > 1)
-    return log_normal(loc, LENGTHSCALE_PRIOR[1])
+def output_covariance(Y: Tensor) -> Tensor:
+    """Return the covariance (p, p) of the outputs Y (n, p), NaN where missing, with a positive diagonal.
 
-
-def _curve_lengthscale_prior(parameter: KernelParameter) -> Prior:
-    # curves are compared at one grid point at a time: one column per channel, with the joint scale
-    loc = LENGTHSCALE_PRIOR[0] + math.log(parameter.module.num_channels) / 2
-    return log_normal(loc + parameter.units.column_scales.square().mean().log() / 2, LENGTHSCALE_PRIOR[1])
-
-
-def _period_prior(parameter: KernelParameter) -> Prior:
-    units, size = parameter.units, getattr(parameter.module, f"raw_{parameter.name}").shape[-1]
-    scales = units.column_scales if size == units.num_dims else units.typical_distance
-    return log_normal(PERIOD_PRIOR[0] + scales.log(), PERIOD_PRIOR[1])
-
-
-def _variance_prior(parameter: KernelParameter) -> Prior:
-    loc, scale = parameter.units.variance.log() + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1]
-    if parameter.units.is_derivative_variance:  # log(v ℓ²) = log v + 2 log ℓ, the two independent
-        loc, scale = loc + 2 * _lengthscale_location(parameter.units), math.hypot(scale, 2 * LENGTHSCALE_PRIOR[1])
-    return log_normal(loc, scale)
-
-
-def _slope_variance_prior(parameter: KernelParameter) -> Prior:
-    units = parameter.units
-    loc = VARIANCE_PRIOR[0] + units.variance.log() - _positive(units.mean_squared_norm).log()
-    return log_normal(loc, VARIANCE_PRIOR[1])
-
-
-def _mixture_weight_prior(parameter: KernelParameter) -> Prior:
-    # GPyTorch multiplies the mixtures of the columns: the variance is (Σ weights)^d
-    kernel = parameter.module
-    loc = parameter.units.variance.log() / kernel.raw_mixture_means.shape[-1] - math.log(kernel.num_mixtures)
-    return log_normal(loc, VARIANCE_PRIOR[1])
-
-
-def _mixture_scale_prior(parameter: KernelParameter) -> Prior:
-    # a width σ is the lengthscale 1/(2πσ)
-    loc = -_lengthscale_location(parameter.units, per_column=True) - math.log(2 * math.pi)
-    return log_normal(loc, LENGTHSCALE_PRIOR[1])
-
-
-ROLES = {
-    "lengthscale": Role(_lengthscale_prior, _find_lengthscale_range),
-    "relative_lengthscale": Role(lambda p: _lengthscale_prior(replace(p, units=replace(p.units, X=None)))),
-    "curve_lengthscale": Role(_curve_lengthscale_prior, _find_curve_lengthscale_range),
-    "period": Role(_period_prior, _find_lengthscale_range),
-    "variance": Role(_variance_prior, _find_variance_range),
-    "slope_variance": Role(_slope_variance_prior, _find_slope_variance_range),
-    "shape": Role(lambda p: log_normal(*SHAPE_PRIOR)),
-    "offset": Role(lambda p: log_normal(_positive(p.units.mean_squared_norm).log(), DEFAULT_LOG_STD)),
-    "mixture_weight": Role(_mixture_weight_prior),
-    "mixture_scale": Role(_mixture_scale_prior),
-    "mixture_mean": Role(lambda p: log_normal(-PERIOD_PRIOR[0] - p.units.column_scales.log(), PERIOD_PRIOR[1])),
-}
-"""Roles of the parameters of scalar kernels by name. The lengthscale of a periodic kernel is relative: it has no unit.
-All other parameters get a prior around their present value."""
-
-
-def set_parameter(module: Module, name: str, value: Tensor, low: Tensor, high: Tensor) -> dict[int, tuple]:
-    """Set the constrained value of `raw_<name>` as close to `value` as its constraint allows, if it is trained.
-
-    Returns its bounds by identity, or nothing if the constraint is tighter.
+    A constant output gets `MIN_RELATIVE_VARIANCE` times the mean variance of the others. If all outputs are constant,
+    their mean square is used, or 1 if they are zero.
     """
-    raw, constraint = getattr(module, f"raw_{name}"), module.constraint_for_parameter_name(f"raw_{name}")
-    if not raw.requires_grad:
-        return {}
-    lower, upper = (end.to("cpu", torch.float64) for end in constraint)
-    size = torch.where(torch.isfinite(lower), lower, upper).abs()
-    margin = 1e-3 * torch.where(torch.isfinite(upper - lower), upper - lower, size)
-    value = torch.clamp(value, lower + margin, upper - margin)
-    with torch.no_grad():
-        raw.copy_(constraint.inverse_transform(value.to(raw)).expand_as(raw))
-    return {id(raw): (low, high)} if bool((low < upper).all() and (high > lower).all()) else {}
-
-
-def _initialize_matrix(module: OutputMatrix | IndexKernel, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    with torch.no_grad():
-        if isinstance(module, FullMatrix):
-            return _initialize_cholesky(module, covariance)
-        return _initialize_loadings(module, covariance)
-
-
-def _loading_names(module: FreeMatrix | IndexKernel) -> tuple[str, str]:
-    return ("loadings", "diagonal") if isinstance(module, FreeMatrix) else ("covar_factor", "var")
-
-
-def _initialize_loadings(module: FreeMatrix | IndexKernel, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    """Set W Wᵀ + diag(v) ≈ covariance, with W the leading principal components of the correlations.
-
-    Correlations rather than covariances keep outputs in small units; W gets `LOADINGS_FRACTION` of their variance.
-    """
-    name, diagonal = _loading_names(module)
-    loadings, variances = getattr(module, name), covariance.diagonal()
-    deviations, rank = variances.sqrt(), loadings.shape[-1]
-    values, vectors = torch.linalg.eigh(covariance / torch.outer(deviations, deviations))
-    values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
-    # a column of zeros has no gradient and would stay zero
-    scales = (LOADINGS_FRACTION * values.clamp_min(MIN_RELATIVE_VARIANCE)).sqrt()
-    found = vectors * scales * _signs_of_largest(vectors)
-    if loadings.requires_grad:
-        loadings.copy_((deviations.unsqueeze(-1) * found).to(loadings).expand_as(loadings))
-    rest = variances * (1 - found.square().sum(-1)).clamp_min(MIN_RELATIVE_VARIANCE)
-    return set_parameter(module, diagonal, rest, *(end * variances for end in RELATIVE_VARIANCE_BOUNDS))
-
-
-def _initialize_cholesky(module: FullMatrix, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    """Set L Lᵀ = covariance with correlations shrunk by `LOADINGS_FRACTION`, since estimates may be singular."""
-    if not (module.log_scale.requires_grad and module.lower.requires_grad):
-        return {}
+    Y = Y.detach().to("cpu", torch.float64)
+    largest = Y.nan_to_num(nan=0.0).abs().amax(0) if len(Y) else torch.zeros(Y.shape[1], dtype=torch.float64)
+    unit = torch.where(largest > 0, largest, 1.0)  # outputs of very different scales would lose digits
+    covariance, mean_square = _moments(Y / unit)
+    covariance, mean_square = covariance * torch.outer(unit, unit), mean_square * unit.square()
     variances = covariance.diagonal()
-    shrunk = LOADINGS_FRACTION * covariance + (1 - LOADINGS_FRACTION) * torch.diag(variances)
-    set_chol(module, torch.linalg.cholesky(shrunk))
-    return {id(module.log_scale): tuple(0.5 * (end * variances).log() for end in RELATIVE_VARIANCE_BOUNDS)}
+    is_constant = variances == 0
+    if bool(is_constant.all()):
+        mean_square = mean_square.mean()
+        return torch.eye(len(unit), dtype=torch.float64) * (mean_square if mean_square > 0 else 1.0)
+    return covariance + torch.diag(
+        torch.where(is_constant, MIN_RELATIVE_VARIANCE * variances[~is_constant].mean(), 0.0)
+    )
 
 
-def _signs_of_largest(vectors: Tensor) -> Tensor:
-    """Return signs that make the largest entry of each column positive."""
-    largest = vectors.abs().argmax(0, keepdim=True)
-    return torch.where(vectors.gather(0, largest) < 0, -1.0, 1.0)
-
-
-def _register_matrix_priors(module: OutputMatrix | IndexKernel, units: Units, registry: PriorRegistry) -> None:
-    log_variances = 2 * units.deviations.log()
-    if isinstance(module, FullMatrix):
-        prior = CovariancePrior(log_variances + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1], LKJ_CONCENTRATION)
-        registry.add_covariance(module, prior)
-    elif isinstance(module, (FreeMatrix, IndexKernel)):
-        loadings, diagonal = _loading_names(module)
-        registry.add(module, loadings, normal(0.0, units.deviations.unsqueeze(-1)))
-        registry.add(module, f"raw_{diagonal}", log_normal(log_variances + DIAGONAL_PRIOR[0], DIAGONAL_PRIOR[1]))
-    register_remaining_priors(module, registry)
-
-
-def register_remaining_priors(module: Module, registry: PriorRegistry, unit: Tensor | float = 1.0) -> None:
-    """Register priors on all other parameters below a module, except those inside kernels and output matrices.
-
-    Around the present value they are log-normal of width `DEFAULT_LOG_STD` for positive parameters, uniform on bounded
-    intervals, and normal of width max(|value|, unit) otherwise.
-    """
-    for path, parameter in list(module.named_parameters()):  # priors are modules, and join the others
-        owners = [module.get_submodule(path[:dot]) for dot, letter in enumerate(path) if letter == "."]
-        if not registry.needs_prior(parameter) or any(isinstance(owner, (Kernel, OutputMatrix)) for owner in owners):
-            continue
-        registry.add(module, path, _prior_around_value(module, path, unit))
-
-
-def _prior_around_value(module: Module, path: str, unit: Tensor | float) -> Prior:
-    parameter, constraint = find_parameter(module, path)
-    with torch.no_grad():
-        value = (parameter if constraint is None else constraint.transform(parameter)).to("cpu", torch.float64)
-    low, high = _constraint_bounds(constraint)
-    if math.isfinite(low) and math.isfinite(high):
-        return uniform(low, high)
-    return log_normal(value.log(), DEFAULT_LOG_STD) if low >= 0 else normal(value, value.abs().clamp_min(float(unit)))
-
-
-def _constraint_bounds(constraint: Interval | None) -> tuple[float, float]:
-    if constraint is None:
-        return -math.inf, math.inf
-    return constraint.lower_bound.min().item(), constraint.upper_bound.max().item()
-
-
-def _positive(value: Tensor) -> Tensor:
-    return torch.where(value > 0, value, 1.0)
+def _moments(Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the covariance (p, p), zero for constant and unobserved outputs, and the mean squares (p,)."""
+    observed = ~Y.isnan()
+    mean_square = torch.where(observed, Y, 0.0).square().sum(0) / observed.sum(0).clamp_min(1)
+    covariance = torch.zeros(Y.shape[1], Y.shape[1], dtype=torch.float64)
+    known = observed.any(0).nonzero().flatten()
+    if len(Y) > 1 and len(known):
+        covariance[known.unsqueeze(-1), known] = EmpiricalMatrix(Y[:, known])()
+    is_constant = covariance.diagonal() <= ROUNDING_TOLERANCE**2 * mean_square
+    covariance[is_constant] = 0.0
+    covariance[:, is_constant] = 0.0
+    return covariance, mean_square

@@ -23,7 +23,7 @@ FAILURES = (FactorizationError, torch.linalg.LinAlgError, np.linalg.LinAlgError,
 """Errors that mean that the objective cannot be evaluated at these hyperparameters."""
 CONVERGENCE_WINDOW = 5  # number of iterations over which the change of the objective is assessed
 MAX_LBFGS_ROUNDS = 3  # maximum number of restarts with a fresh memory after a failed line search
-MODE_TOLERANCE = 1e-9  # tolerance of the search for a mode, relative to |log π| over five iterations
+MODE_TOLERANCE = 1e-9  # default tolerance of the search for a mode, relative to |log π| over five iterations
 MAX_MODE_GRADIENT = 1e-3
 """Gradient of log π, in variables of order one, below which a stuck search counts as converged."""
 INITIAL_STEP, RELATIVE_STEP = 3e-4, 1e-3
@@ -202,7 +202,13 @@ class Mode(NamedTuple):
     converged: bool
 
 
-def find_mode(vector: ParameterVector, density: Density, initial_points: Sequence[np.ndarray], max_iter: int) -> Mode:
+def find_mode(
+    vector: ParameterVector,
+    density: Density,
+    initial_points: Sequence[np.ndarray],
+    max_iter: int,
+    tolerance: float = MODE_TOLERANCE,
+) -> Mode:
     """Maximize a density from the best of several initial points u (k,).
 
     Raises `FactorizationError` if the density cannot be evaluated at any of them.
@@ -214,7 +220,7 @@ def find_mode(vector: ParameterVector, density: Density, initial_points: Sequenc
             "The posterior density of the hyperparameters cannot be evaluated at any initial point. Set the "
             "hyperparameters (gp.initialize(X, Y) takes them from the data), or check the data for extreme scales."
         )
-    run = LBFGSRun(evaluator, max(points, key=lambda point: point.value), max_iter, MODE_TOLERANCE).run()
+    run = LBFGSRun(evaluator, max(points, key=lambda point: point.value), max_iter, tolerance).run()
     return Mode(run.best.x, run.best.value, run.converged or run.gradient_norm <= MAX_MODE_GRADIENT)
 
 

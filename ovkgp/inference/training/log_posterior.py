@@ -32,10 +32,9 @@ from ovkgp.inference.training.free_parameters import (
 )
 from ovkgp.inference.training.initialization import Initialization, initialize, load_raw_state, raw_state
 from ovkgp.inference.training.lbfgs import FAILURES, Mode, compute_hessian, find_mode
-from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.numpy_density import make_numpy_density
 from ovkgp.inference.training.numpy_values import NoAnalyticForm
-from ovkgp.inference.training.prior_sites import trained_sites
+from ovkgp.inference.training.priors import LogPrior, trained_sites
 
 PRIORS = ("default", "given")
 BACKENDS = ("auto", "torch")
@@ -189,7 +188,10 @@ class LogPosterior:
         scales = self.gp.observe(*make_surrogate_data(X, self.gp.noise_model.matrix())) if from_statistics else data
         if priors == "default":
             self.gp.register_priors(scales)
-            _freeze_parameters_without_prior(self.gp)
+            with_prior = _parameters_with_prior(self.gp)
+            for parameter in self.gp.parameters():
+                if id(parameter) not in with_prior:  # not a hyperparameter, such as an inducing point
+                    parameter.requires_grad_(False)
         initialization = initialize(self.gp, scales)
         self.vector = ParameterVector(self.gp, scales=initialization.scales)
         if len(self.vector) == 0:
@@ -267,8 +269,7 @@ class LogPosterior:
         return compute_hessian(self, u)
 
     def variables(self, u: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the inferred hyperparameters by name at u (k,): lengthscale, outputscale, output_matrix, noise, mean,
-        …"""
+        """Return the inferred hyperparameters by name at u (k,): lengthscale, outputscale, output_matrix, noise, mean, …"""
         self.set(u)
         return {name: value for name, value in named_values(self.gp).items() if name in self._varying}
 
@@ -328,13 +329,6 @@ def named_values(gp) -> dict[str, np.ndarray]:
             value = parameter if constraint is None else constraint.transform(parameter)
             values[name.replace("raw_", "")] = value.detach().cpu().numpy().copy()
     return values
-
-
-def _freeze_parameters_without_prior(gp) -> None:
-    with_prior = _parameters_with_prior(gp)
-    for parameter in gp.parameters():
-        if id(parameter) not in with_prior:  # not a hyperparameter, such as an inducing point
-            parameter.requires_grad_(False)
 
 
 def _parameters_with_prior(gp) -> set[int]:

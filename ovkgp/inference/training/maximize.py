@@ -31,7 +31,7 @@ from ovkgp.inference.training.checkpoints import (
 )
 from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point, TorchObjective
 from ovkgp.inference.training.log_posterior import LogDensity
-from ovkgp.inference.training.prior_sites import output_prior
+from ovkgp.inference.training.priors import output_prior
 from ovkgp.kernels import IndependentKernel
 
 PERTURBATION_STD = 0.7
@@ -190,7 +190,6 @@ class _Training:
         return None
 
     def on_iteration(self, run: LBFGSRun) -> None:
-        self.current_run = run
         self.progress.history.append(run.iterate.value)
         self.bar.set_postfix(objective=f"{run.best.value:.6g}", refresh=False)
         self.bar.update()
@@ -207,12 +206,10 @@ class _Training:
         self.began -= self.progress.seconds
         self.evaluator.evaluations, self.evaluator.failures = self.progress.evaluations, self.progress.failures
         finished = self.progress.finished
-        if len(finished) >= self.restarts and (best := _best(finished)) is not None and self._was_cut_short(best):
+        best = _best(finished) if len(finished) >= self.restarts else None
+        if best is not None and not best["converged"] and 0 < best["iterations"] < self.max_iter:
             finished.remove(best)  # it was stopped by a smaller max_iter: resume it
             self.progress.current, self.progress.current_iterations = self.progress.best, best["iterations"]
-
-    def _was_cut_short(self, result: Mapping) -> bool:
-        return not result["converged"] and 0 < result["iterations"] < self.max_iter
 
     def save(self) -> None:
         self.store_best()

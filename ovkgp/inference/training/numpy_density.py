@@ -1,16 +1,18 @@
-"""log π(u) = evidence + priors + log |dθ/du| in NumPy, for models whose kernel, outputs, noise and mean have NumPy
-nodes.
+"""log π(u) = evidence + priors + log |dθ/du| in NumPy with hand-written gradients, for models whose parts have NumPy nodes.
 
 A gradient through GPyTorch's modules takes one or two milliseconds before any linear algebra. NumPy functions of θ
-compute the same numbers faster; everything that does not depend on θ is computed once.
+compute the same numbers faster; everything that does not depend on θ is computed once. Each evidence and each prior is
+called with θ and a vector: it returns its value and adds its derivatives to the vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
 import numpy as np
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+import torch
+from gpytorch.kernels import Kernel
+from scipy.linalg import lapack, solve_triangular
 
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import PolynomialMean
@@ -18,33 +20,33 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.selection import select_strategy
-from ovkgp.inference.training.log_prior import make_prior_terms
-from ovkgp.inference.training.numpy_evidence import (
-    DenseEvidence,
-    SeparableEvidence,
-    SingleOutputEvidence,
-    StatisticsEvidence,
-    SumOfEvidences,
-)
 from ovkgp.inference.training.numpy_values import (
-    Backward,
     BasisMean,
-    ConstantOutputs,
+    CholeskyOutputs,
+    KnownMean,
     NoAnalyticForm,
     NumpyVector,
-    Reference,
-    ScaledNode,
     Variances,
+    make_kernel_node,
     make_mean_node,
     make_noise_node,
-    make_output_node,
+    make_output_factor_node,
+    make_separable_nodes,
     mean_references,
 )
-from ovkgp.kernels import DecomposableKernel, IndependentKernel, find_record, is_operator_valued, num_outputs
+from ovkgp.inference.training.priors import make_prior_terms
+from ovkgp.kernels import IndependentKernel, is_operator_valued
 
-MAX_STORED_DIFFERENCES = 10_000_000
-"""Maximum number of stored squared differences (80 MB); for more, torch's overhead is negligible."""
 EXACT_STRATEGIES = ("kronecker", "dense", "independent")  # strategies that use the exact kernel
+MAX_SCIPY_ROWS = 64
+"""Up to this many rows SciPy's LAPACK is called, which has less overhead; torch's is faster for larger matrices."""
+
+LOG_2_PI = math.log(2 * math.pi)
+MAX_CHOLESKY_OUTPUTS = 5
+"""Up to this many outputs, one n × n Cholesky factor per output is cheaper than one eigendecomposition."""
+
+Noise = Variances | CholeskyOutputs
+Mean = BasisMean | KnownMean
 
 
 class NumpyDensity:
@@ -64,12 +66,12 @@ class NumpyDensity:
                 return np.nan, u
             out = np.zeros_like(theta)
             value = self.evidence(theta, out)
-            if self.priors is None:
-                return value, self.vector.kept(out * slope)
-            value += sum(prior(theta, out) for prior in self.priors)
-            if not self.jacobian:
-                return float(value), self.vector.kept(out * slope)
-            return float(value + log_slope), self.vector.kept(out * slope + by_slope)
+            for prior in self.priors or ():
+                value += prior(theta, out)
+            gradient = out * slope
+            if self.jacobian and self.priors is not None:
+                value, gradient = value + log_slope, gradient + by_slope
+            return float(value), gradient[self.vector.kept]
 
 
 def make_numpy_density(
@@ -77,7 +79,7 @@ def make_numpy_density(
 ) -> NumpyDensity:
     """Return the NumPy density of an `OperatorValuedGP`; raise `NoAnalyticForm` if a part has no NumPy node.
 
-    Complexity: O(n²d) time and memory once, then that of the evidence and its gradient; see `numpy_evidence`.
+    Complexity: O(n²d) time and memory once, then that of the evidence and its gradient.
     """
     if vector.entries and vector.entries[0].parameter.device.type != "cpu":
         raise NoAnalyticForm("another device")
@@ -101,11 +103,8 @@ def _evidence_from_data(gp, data: Observations, vector: NumpyVector):
     terms = make_separable_nodes(gp.kernel, data.X.cpu().numpy(), vector)
     noise, mean = make_noise_node(gp.noise_model, vector), make_mean_node(gp.mean, data, vector)
     is_even = data.is_complete and data.noise is None
-    if (
-        len(terms) == 1
-        and not is_operator_valued(gp.kernel)
-        and (data.noise is not None or isinstance(noise, Variances))
-    ):
+    has_variances = data.noise is not None or isinstance(noise, Variances)
+    if len(terms) == 1 and not is_operator_valued(gp.kernel) and has_variances:
         return SingleOutputEvidence(terms[0][0], noise, mean, data)
     if len(terms) == 1 and is_even:
         return SeparableEvidence(*terms[0], noise, mean, data)
@@ -135,139 +134,263 @@ def _shared_statistics_evidence(
 ) -> StatisticsEvidence:
     if data.layout != "shared":
         raise NoAnalyticForm(f"statistics of layout {data.layout}")
-    outputs = _output_factor_node(kernel, vector)
-    mean = BasisMean(np.zeros((0, data.num_basis)), mean_references(gp.mean, vector), index)
-    return StatisticsEvidence(
-        data, outputs, gp.features.num_frequencies, make_noise_node(gp.noise_model, vector, index), mean
-    )
+    outputs = make_output_factor_node(kernel, vector)
+    mean = BasisMean(np.zeros((0, data.num_basis)), mean_references(gp.mean, vector, index))
+    noise = make_noise_node(gp.noise_model, vector, index)
+    return StatisticsEvidence(data, outputs, gp.features.num_frequencies, noise, mean)
 
 
-def _output_factor_node(kernel: Kernel, vector: NumpyVector):
-    """Return the node of Γ of separable random features: the output matrix times every outputscale."""
-    if type(kernel) is ScaleKernel:
-        scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
-        return ScaledNode(scale, _output_factor_node(kernel.base_kernel, vector))
-    if type(kernel) is DecomposableKernel:
-        matrix = make_output_node(kernel.output_module, vector)
-        if isinstance(matrix, ConstantOutputs):  # its factor drops small directions
-            factor = kernel.output_module.factor().detach().double().cpu().numpy()
-            matrix = ConstantOutputs(factor @ factor.T)
-        inner = kernel.base_kernel
-        while type(inner) is ScaleKernel:
-            scale = vector.reference(inner.raw_outputscale, inner.raw_outputscale_constraint)
-            matrix, inner = ScaledNode(scale, matrix), inner.base_kernel
-        if isinstance(inner, AdditiveKernel) or is_operator_valued(inner):
-            raise NoAnalyticForm(f"the kernel {type(inner).__name__}")
-        return matrix
-    if is_operator_valued(kernel) or isinstance(kernel, AdditiveKernel):
-        raise NoAnalyticForm(f"the kernel {type(kernel).__name__}")
-    return ConstantOutputs(np.ones((1, 1)))
+class SingleOutputEvidence:
+    """log N(y | m, K + noise) of one output with complete data; the data's noise replaces the model's if given.
 
-
-def make_separable_nodes(kernel: Kernel, X: np.ndarray, vector: NumpyVector) -> list[tuple]:
-    """Return the separable terms of a kernel as pairs of a kernel and an output node; raise `NoAnalyticForm` if
-    unknown."""
-    if not is_operator_valued(kernel):
-        return [(make_kernel_node(kernel, X, vector), ConstantOutputs(np.ones((1, 1))))]
-    kind = type(kernel)
-    if kernel.active_dims is not None:
-        raise NoAnalyticForm("columns that are selected for all outputs together")
-    if kind is AdditiveKernel:
-        return [term for part in kernel.kernels for term in make_separable_nodes(part, X, vector)]
-    if kind is ScaleKernel:
-        scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
-        return [(k, ScaledNode(scale, outputs)) for k, outputs in make_separable_nodes(kernel.base_kernel, X, vector)]
-    if kind is DecomposableKernel:
-        return [(make_kernel_node(kernel.base_kernel, X, vector), make_output_node(kernel.output_module, vector))]
-    if kind is IndependentKernel:
-        units = np.eye(num_outputs(kernel))
-        pairs = zip(kernel.kernels, units, strict=True)
-        return [(make_kernel_node(part, X, vector), ConstantOutputs(np.diag(unit))) for part, unit in pairs]
-    raise NoAnalyticForm(f"the kernel {kind.__name__}")
-
-
-def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_called: bool = True):
-    """Return the node of a scalar kernel whose record has a profile, scaled or summed, at the rows of X (n, d).
-
-    `is_called` says whether the kernel selects its `active_dims` itself; GPyTorch's ScaleKernel does it for its base
-    kernel. Raises `NoAnalyticForm` for other kernels. Complexity: O(n²d) once, then O(n²), or
-    O(n²d) with ARD.
+    Complexity: O(n³).
     """
-    if len(kernel.batch_shape):
-        raise NoAnalyticForm("a batch of kernels")
-    if is_called and kernel.active_dims is not None:
-        X = X[:, kernel.active_dims.cpu().numpy()]
-    kind = type(kernel)
-    if kind is ScaleKernel:
-        scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
-        return ScaledNode(scale, make_kernel_node(kernel.base_kernel, X, vector, is_called=False))
-    if kind is AdditiveKernel:
-        return Sum([make_kernel_node(part, X, vector) for part in kernel.kernels])
-    record = find_record(kernel)
-    if record is None or record.profile is None:
-        raise NoAnalyticForm(f"the kernel {kind.__name__}")
-    parameters = {name.removeprefix("raw_"): parameter for name, parameter in kernel.named_parameters()}
-    if parameters.keys() != record.roles.keys():
-        raise NoAnalyticForm(f"a parameter of {kind.__name__} without a role")
-    references = {
-        name: vector.reference(parameter, kernel.constraint_for_parameter_name(f"raw_{name}"))
-        for name, parameter in parameters.items()
-    }
-    return Radial(record.profile, kernel, X, references)
+
+    def __init__(self, kernel, noise: Variances, mean: Mean, data: Observations):
+        self.kernel, self.noise, self.mean = kernel, noise, mean
+        self.y = data.Y.cpu().numpy()
+        self.known = None if data.noise is None else data.noise.cpu().numpy().ravel()
+
+    def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
+        K, backward = self.kernel.matrix(theta)
+        C, n = np.array(K, order="C"), len(K)
+        if self.known is None:
+            variances, noise_backward = self.noise.variances(theta)
+        C.flat[:: n + 1] += variances if self.known is None else self.known
+        residuals = self.y - self.mean.values(theta)
+        alpha, G, logdet = solve_and_invert(C, residuals)
+        value = -0.5 * (float(np.vdot(residuals, alpha)) + logdet + n * LOG_2_PI)
+        G *= -0.5
+        G += 0.5 * alpha * alpha.T
+        backward(G, out)
+        if self.known is None:
+            noise_backward(np.trace(G)[None], out)
+        self.mean.backward(alpha, out)
+        return value
 
 
-class Radial:
-    """κ(s), s = Σ_i (x_i − z_i)²/ℓ_i², at the columns X (n, d), from the profile of the kernel and its parameters."""
+class SeparableEvidence:
+    """log N(vec Y | m, K ⊗ Γ + I ⊗ Σ) with complete outputs.
 
-    def __init__(self, profile: Callable, kernel: Kernel, X: np.ndarray, references: dict[str, Reference]):
-        self.profile, self.kernel, self.others = profile, kernel, dict(references)
-        self.lengthscale = self.others.pop("lengthscale")
-        self.squares = _squared_differences(X, separate=self.lengthscale.shape[-1] > 1)
+    In whitened outputs, Σ = L Lᵀ, L⁻¹ Γ L⁻ᵀ = V t Vᵀ, column j of R L⁻ᵀ V has covariance t_j K + I.
+    Complexity: p n³ operations for few outputs, about 15 n³ + n²p for many.
+    """
 
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        ell = self.lengthscale.value(theta).ravel()
-        others = {name: reference.number(theta) for name, reference in self.others.items()}
-        K, first, _, by_parameter = self.profile(np, self._scaled(ell), self.kernel, **others)
-        slope = first()
+    def __init__(self, kernel, outputs, noise: Noise, mean: Mean, data: Observations):
+        self.kernel, self.outputs, self.noise, self.mean = kernel, outputs, noise, mean
+        self.Y = data.Y.cpu().numpy()
 
-        def backward(G: np.ndarray, out: np.ndarray) -> None:
-            by_inverse = self.squares.reshape(len(ell), -1) @ (G * slope).ravel()
-            self.lengthscale.add(out, -2 * by_inverse / ell**3)
-            for name, reference in self.others.items():
-                reference.add(out, np.vdot(G, by_parameter[name]()))
-
-        return K, backward
-
-    def _scaled(self, ell: np.ndarray) -> np.ndarray:
-        n = self.squares.shape[-1]
-        return (
-            self.squares * ell[0] ** -2
-            if len(ell) == 1
-            else (ell**-2 @ self.squares.reshape(len(ell), -1)).reshape(n, n)
-        )
+    def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
+        K, backward = self.kernel.matrix(theta)
+        whitener = Whitener(*self.outputs.matrix(theta), *self.noise.matrix(theta))
+        residuals = self.Y - self.mean.values(theta)
+        rotated = residuals @ whitener.rotation  # (n, p)
+        solve = _solve_with_cholesky if len(whitener.t) <= MAX_CHOLESKY_OUTPUTS else _solve_with_eigh
+        logdet, alpha, by_K, traces = solve(K, whitener.t, rotated)
+        backward(by_K, out)
+        inner = 0.5 * (alpha.T @ K @ alpha - np.diag(traces))
+        whitener.backward(inner, -alpha.T @ rotated, len(K), out)
+        self.mean.backward(alpha @ whitener.rotation.T, out)
+        logdet += len(K) * whitener.logdet
+        return -0.5 * (float(np.vdot(rotated, alpha)) + logdet + rotated.size * LOG_2_PI)
 
 
-class Sum:
-    """k_1 + k_2 + …"""
+class Whitener:
+    """Γ and Σ diagonalized jointly: rotation = L⁻ᵀ V has rotationᵀ Σ rotation = I and rotationᵀ Γ rotation = diag t."""
+
+    def __init__(self, matrix: np.ndarray, matrix_backward, noise: np.ndarray, noise_backward):
+        self.matrix_backward, self.noise_backward = matrix_backward, noise_backward
+        L = np.linalg.cholesky(noise)
+        half = solve_triangular(L, matrix, lower=True, check_finite=False)
+        t, V = np.linalg.eigh(solve_triangular(L, half.T, lower=True, check_finite=False))
+        self.t = np.maximum(t, 0.0)
+        self.rotation = solve_triangular(L, V, trans="T", lower=True, check_finite=False)
+        self.logdet = 2 * float(np.log(L.diagonal()).sum())
+
+    def backward(self, by_matrix: np.ndarray, by_residuals: np.ndarray, num_rows: int, out: np.ndarray) -> None:
+        """Propagate derivatives in the rotated outputs: A by Γ, and Bᵀ Z for B by the residuals Z.
+
+        Changing Σ by dΣ changes Γ, Z and the scale by −½ dΣ from each side, so ∂Σ = −½ (A t + t A) − ½ BᵀZ − ½ n I.
+        """
+        A = by_matrix
+        by_noise = -0.5 * (A * self.t + self.t[:, None] * A + by_residuals)
+        by_noise.flat[:: len(A) + 1] -= 0.5 * num_rows
+        self.matrix_backward(self.rotation @ A @ self.rotation.T, out)
+        self.noise_backward(self.rotation @ by_noise @ self.rotation.T, out)
+
+
+def _solve_with_cholesky(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
+    """Return log det, α (n, p), the derivatives by K, and tr(K (t_j K + I)⁻¹), with one Cholesky factor per output."""
+    n, logdet, traces = len(K), 0.0, np.empty(len(t))
+    alpha, by_K = np.empty_like(rotated), np.zeros_like(K)
+    for j, scale in enumerate(t):
+        C = scale * K
+        C.flat[:: n + 1] += 1.0
+        column, inverse, one = solve_and_invert(C, rotated[:, j : j + 1])
+        alpha[:, j : j + 1], logdet, traces[j] = column, logdet + one, np.vdot(inverse, K)
+        inverse *= -0.5 * scale
+        by_K += inverse
+    by_K += (0.5 * alpha * t) @ alpha.T
+    return logdet, alpha, by_K, traces
+
+
+def _solve_with_eigh(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
+    """Return the same as `_solve_with_cholesky` from one eigendecomposition of K."""
+    s, U = np.linalg.eigh(K)
+    s = np.maximum(s, 0.0)
+    values = 1 + s[:, None] * t
+    alpha = U @ ((U.T @ rotated) / values)
+    half = U * np.sqrt((t / values).sum(1))
+    by_K = (0.5 * alpha * t) @ alpha.T - 0.5 * (half @ half.T)
+    return float(np.log(values).sum()), alpha, by_K, (s[:, None] / values).sum(0)
+
+
+class DenseEvidence:
+    """log N of the observed entries, for any sum of separable terms (pairs of a kernel and an output node).
+
+    The data's noise replaces the model's if given. Complexity: O(N³) time and O(N²) memory for N observed entries.
+    """
+
+    def __init__(self, terms: list[tuple], noise: Noise, mean: Mean, data: Observations):
+        self.terms, self.noise, self.mean = terms, noise, mean
+        self.observed = data.observed.cpu().numpy()
+        self.rows, self.outputs = self.observed.nonzero()
+        self.y = data.Y.cpu().numpy()[self.observed]
+        self.known = None if data.noise is None else data.noise.cpu().numpy()[self.observed]
+        self.first_entries = np.flatnonzero(np.diff(self.rows, prepend=-1))  # every row has an entry
+        self.one_hot = np.eye(self.observed.shape[1])[self.outputs]  # (N, p)
+        self.same_row = self.rows[:, None] == self.rows
+
+    def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
+        found = [(kernel.matrix(theta), outputs.matrix(theta)) for kernel, outputs in self.terms]
+        between = [(self._expand_rows(K), self._expand_outputs(matrix)) for (K, _), (matrix, _) in found]
+        C = sum(k * g for k, g in between)
+        noise_backward = self._add_noise(C, theta)
+        mean = self.mean.values(theta)
+        residuals = self.y - (mean if np.ndim(mean) == 0 else mean[self.observed])
+        alpha, G, logdet = solve_and_invert(C, residuals[:, None])
+        value = -0.5 * (float(residuals @ alpha[:, 0]) + logdet + len(residuals) * LOG_2_PI)
+        G *= -0.5
+        G += 0.5 * alpha * alpha.T
+        for ((_, kernel_backward), (_, matrix_backward)), (k, g) in zip(found, between, strict=True):
+            kernel_backward(self._reduce_rows(G * g), out)
+            matrix_backward(self._reduce_outputs(G * k), out)
+        noise_backward(G, out)
+        by_mean = np.zeros(self.observed.shape)
+        by_mean[self.observed] = alpha[:, 0]
+        self.mean.backward(by_mean, out)
+        return value
+
+    def _add_noise(self, C: np.ndarray, theta: np.ndarray):
+        """Add the noise to C and return the backward function of the derivatives by C."""
+        diagonal = slice(None, None, len(C) + 1)
+        if self.known is not None:
+            C.flat[diagonal] += self.known
+            return lambda G, out: None
+        if isinstance(self.noise, Variances):
+            variances, backward = self.noise.variances(theta)
+            C.flat[diagonal] += variances[self.outputs]
+            return lambda G, out: backward(G.diagonal() @ self.one_hot, out)
+        matrix, backward = self.noise.matrix(theta)
+        C += self._expand_outputs(matrix) * self.same_row
+        return lambda G, out: backward(self._reduce_outputs(G * self.same_row), out)
+
+    def _expand_rows(self, K: np.ndarray) -> np.ndarray:
+        return K.take(self.rows, 0).take(self.rows, 1)
+
+    def _expand_outputs(self, matrix: np.ndarray) -> np.ndarray:
+        return matrix.take(self.outputs, 0).take(self.outputs, 1)
+
+    def _reduce_rows(self, G: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(np.add.reduceat(G, self.first_entries, 0), self.first_entries, 1)
+
+    def _reduce_outputs(self, G: np.ndarray) -> np.ndarray:
+        return self.one_hot.T @ G @ self.one_hot
+
+
+class SumOfEvidences:
+    """The sum of the evidences of independent outputs, which may share parameters."""
 
     def __init__(self, parts: list):
         self.parts = parts
 
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        found = [part.matrix(theta) for part in self.parts]
-
-        def backward(G: np.ndarray, out: np.ndarray) -> None:
-            for _, one in found:
-                one(G, out)
-
-        return sum(K for K, _ in found), backward
+    def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
+        return sum(part(theta, out) for part in self.parts)
 
 
-def _squared_differences(X: np.ndarray, separate: bool) -> np.ndarray:
-    """Return squared differences (d, n, n) between the rows, or their sum (n, n)."""
-    n, d = X.shape
-    if n * n * (d if separate else 1) > MAX_STORED_DIFFERENCES:
-        raise NoAnalyticForm("too many rows")
-    if separate:
-        return np.square(X.T[:, :, None] - X.T[:, None, :])
-    return sum(np.square(column[:, None] - column) for column in X.T)
+class StatisticsEvidence:
+    """log p(Y) of separable features from statistics of layout "shared", without data or a feature matrix.
+
+    With φᵀφ = U s Uᵀ, Γ and Σ diagonalized together (t, rotation), P = Uᵀ φᵀ(Y − hβ) rotation, D frequencies such that
+    K ≈ φφᵀ/D, τ = t/D, and E the scatter (p, p) of Y − hβ,
+
+        log p(Y) = ½ [Σ_ij τ_j P_ij² / (1 + s_i τ_j) − Σ_ij log(1 + s_i τ_j) − tr Σ⁻¹E − n log det Σ − n p log 2π].
+
+    Complexity: O(M³) once and O(M p (b + p) + p³) per call for M scalar features, independent of the number of rows.
+    """
+
+    def __init__(self, statistics: Statistics, outputs, num_frequencies: int, noise: Noise, mean: BasisMean):
+        self.outputs, self.num_frequencies, self.noise, self.mean = outputs, num_frequencies, noise, mean
+        self.num_rows, self.num_basis, M = statistics.num_rows, statistics.num_basis, statistics.num_scalar_features
+        gram = statistics.gram.cpu().numpy()
+        s, U = np.linalg.eigh(gram[:M, :M])
+        self.s = np.maximum(s, 0.0)[:, None]
+        self.targets, self.scatter = U.T @ gram[:M, M:], gram[M:, M:]
+
+    def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
+        whitener = Whitener(*self.outputs.matrix(theta), *self.noise.matrix(theta))
+        residual = self._residual(theta, len(whitener.t)) @ whitener.rotation
+        P, moved = self.targets @ residual, self.scatter @ residual
+        E = residual.T @ moved  # in the rotated outputs
+        tau = whitener.t / self.num_frequencies
+        values = 1 + self.s * tau
+        weights = P / values
+        logdet = float(np.log(values).sum()) + self.num_rows * whitener.logdet
+        gain = float(np.vdot(weights * tau, P))
+        self._back(whitener, weights, values, tau, P, E, moved, out)
+        return 0.5 * (gain - logdet - np.trace(E) - self.num_rows * len(tau) * LOG_2_PI)
+
+    def _residual(self, theta: np.ndarray, num_outputs: int) -> np.ndarray:
+        """Return [−β; I] (b + p, p), which maps [h, Y] to Y − hβ."""
+        eye = np.eye(num_outputs)
+        return np.concatenate([-self.mean.coefficients(theta), eye]) if self.num_basis else eye
+
+    def _back(self, whitener: Whitener, weights, values, tau, P, E, moved, out: np.ndarray) -> None:
+        inner = weights.T @ weights
+        inner.flat[:: len(tau) + 1] -= (self.s / values).sum(0)
+        by_P = weights * tau
+        whitener.backward(0.5 * inner / self.num_frequencies, by_P.T @ P - E, self.num_rows, out)
+        if self.num_basis:
+            by_residual = (self.targets.T @ by_P - moved)[: self.num_basis]
+            self.mean.backward_coefficients(-by_residual @ whitener.rotation.T, out)
+
+
+def solve_and_invert(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return C⁻¹ columns, C⁻¹ and log det C for a positive definite C (N, N), which may be overwritten, and columns (N, k).
+
+    Only the symmetric part of C⁻¹ is right: contract it with symmetric matrices. Complexity: N³ + 2N²k operations.
+    Raises `numpy.linalg.LinAlgError` if C is not positive definite to working precision.
+    """
+    return _solve_with_scipy(C, columns) if len(C) <= MAX_SCIPY_ROWS else _solve_with_torch(C, columns)
+
+
+def _solve_with_scipy(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    chol, info = lapack.dpotrf(C.T, lower=1, clean=1, overwrite_a=1)  # C.T is C in the order of Fortran
+    logdet = 2 * float(np.log(chol.diagonal()).sum()) if info == 0 else np.nan
+    if not np.isfinite(logdet):
+        raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
+    x = lapack.dpotrs(chol, columns, lower=1)[0]
+    inverse = lapack.dpotri(chol, lower=1, overwrite_c=1)[0]
+    inverse = inverse.T  # in the order of C; one of its triangles is zero
+    inverse *= 2
+    inverse.flat[:: len(C) + 1] *= 0.5
+    return x, inverse, logdet
+
+
+def _solve_with_torch(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    chol, info = torch.linalg.cholesky_ex(torch.from_numpy(C))
+    logdet = 2 * float(chol.diagonal().log().sum()) if info.item() == 0 else np.nan
+    if not np.isfinite(logdet):
+        raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
+    x = torch.cholesky_solve(torch.from_numpy(np.ascontiguousarray(columns)), chol).numpy()
+    return x, torch.cholesky_inverse(chol).mT.numpy(), logdet  # symmetric, and thus in the order of C

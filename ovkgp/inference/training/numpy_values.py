@@ -1,4 +1,4 @@
-"""Parameters, output matrices, noise and mean as NumPy functions of θ with hand-written gradients.
+"""Parameters, kernels, output matrices, noise and mean as NumPy functions of θ with hand-written gradients.
 
 Each node returns its value at θ and a `Backward` function, which adds derivatives by that value to those by θ.
 Derivatives by a symmetric matrix need not be symmetric: only their symmetric part counts.
@@ -11,13 +11,26 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from gpytorch.constraints import Interval
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from scipy.special import expit
-from torch import Tensor
 
 from ovkgp.inference.model.mean_noise import OutputMean, OutputNoise, PolynomialMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
-from ovkgp.kernels import FreeMatrix, FullMatrix, MeanRegularizedMatrix, OutputMatrix
+from ovkgp.kernels import (
+    DecomposableKernel,
+    FreeMatrix,
+    FullMatrix,
+    IndependentKernel,
+    MeanRegularizedMatrix,
+    OutputMatrix,
+    find_record,
+    is_operator_valued,
+    num_outputs,
+)
+
+MAX_STORED_DIFFERENCES = 10_000_000
+"""Maximum number of stored squared differences (80 MB); for more, torch's overhead is negligible."""
 
 Backward = Callable[[np.ndarray, np.ndarray], None]
 """Takes the derivatives by a value and the vector of those by θ, to which it adds."""
@@ -36,6 +49,15 @@ class Reference:
     def value(self, theta: np.ndarray) -> np.ndarray:
         """Return the parameter in its shape."""
         return self.constant if self.position is None else theta[self.position].reshape(self.shape)
+
+    def column(self, index: int) -> Reference:
+        """Return the entries of one output, the last axis; a scalar belongs to all outputs."""
+        if self.shape == ():
+            return self
+        shape = (*self.shape[:-1], 1)
+        if self.position is None:
+            return Reference(shape, None, self.constant[..., [index]])
+        return Reference(shape, slice(self.position.start + index, self.position.stop, self.shape[-1]))
 
     def number(self, theta: np.ndarray) -> float:
         """Return a parameter with one entry as a float."""
@@ -71,42 +93,35 @@ class NumpyVector:
     """
 
     def __init__(self, vector: ParameterVector):
-        self.vector, size = vector, len(vector.kept)
+        self.vector, self.kept, size = vector, vector.kept, len(vector.kept)
         self.is_log, self.is_interval = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         self.low, self.length, self.size = np.zeros(size), np.ones(size), np.ones(size)
         self.positions = {}
         for entry in vector.entries:
-            self.positions[id(entry.parameter)] = entry.span
-            self._add_entry(entry)
-        self.all_log = bool(self.is_log.all())
+            at, constraint = entry.span, entry.constraint
+            self.positions[id(entry.parameter)] = at
+            if entry.is_log:
+                self.is_log[at], self.low[at] = True, entry.lower.reshape(-1).numpy()
+            elif constraint is None:
+                self.size[at] = entry.scale.reshape(-1).numpy()
+            elif _is_sigmoid(constraint):
+                low, high = (end.double().expand(entry.parameter.shape).reshape(-1).numpy() for end in constraint)
+                self.is_interval[at], self.low[at], self.length[at] = True, low, high - low
+            else:
+                raise NoAnalyticForm(f"the constraint {constraint} of {entry.name}")
 
-    def _add_entry(self, entry) -> None:
-        at, constraint = entry.span, entry.constraint
-        if entry.is_log:
-            self.is_log[at], self.low[at] = True, entry.lower.reshape(-1).numpy()
-        elif constraint is None:
-            self.size[at] = entry.scale.reshape(-1).numpy()
-        elif _is_sigmoid(constraint):
-            low, high = (end.double().expand(entry.parameter.shape).reshape(-1).numpy() for end in constraint)
-            self.is_interval[at], self.low[at], self.length[at] = True, low, high - low
-        else:
-            raise NoAnalyticForm(f"the constraint {constraint} of {entry.name}")
-
-    def reference(self, parameter: Tensor, constraint: Interval | None) -> Reference:
-        """Return the position of a parameter in θ, or its constrained value if it is not trained."""
+    def reference(self, module: torch.nn.Module, name: str) -> Reference:
+        """Return the position of a parameter of a module in θ, or its constrained value if it is not trained."""
+        parameter = getattr(module, name)
         if id(parameter) in self.positions:
             return Reference(parameter.shape, self.positions[id(parameter)])
-        raw = parameter.detach().double()
+        raw, constraint = parameter.detach().double(), module._constraints.get(f"{name}_constraint")
         value = raw if constraint is None else constraint.transform(raw)
         return Reference(parameter.shape, None, value.detach().cpu().numpy().copy())
 
     def values(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
-        """Return θ and dθ/du of all entries, Σ log |dθ/du| of the variables u (len,), and its derivative in all
-        entries."""
+        """Return θ and dθ/du of all entries, Σ log |dθ/du| of the variables u (len,), and its derivative in all entries."""
         full = self.vector.expand(u)
-        if self.all_log:
-            grown = np.exp(full)
-            return self.low + grown, grown, u.sum(), np.ones(len(full))
         grown = np.exp(np.where(self.is_log, full, 0.0))
         theta = np.where(self.is_log, self.low + grown, full * self.size)
         slope = np.where(self.is_log, grown, self.size)
@@ -114,16 +129,10 @@ class NumpyVector:
         if self.is_interval.any():
             part = self.is_interval
             fraction, rest = expit(full[part]), expit(-full[part])
-            theta[part], slope[part] = (
-                self.low[part] + self.length[part] * fraction,
-                self.length[part] * fraction * rest,
-            )
+            theta[part] = self.low[part] + self.length[part] * fraction
+            slope[part] = self.length[part] * fraction * rest
             log_slope[part], by_slope[part] = np.log(slope[part]), rest - fraction
-        return theta, slope, self.kept(log_slope).sum(), by_slope
-
-    def kept(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the entries that the vector does not omit."""
-        return gradient[self.vector.kept]
+        return theta, slope, log_slope[self.kept].sum(), by_slope
 
 
 def _is_sigmoid(constraint: Interval) -> bool:
@@ -159,6 +168,11 @@ class CholeskyOutputs:
         self.log_scale, self.lower, self.num_outputs = log_scale, lower, log_scale.shape[0]
         self.below = np.tril_indices(self.num_outputs, -1)
         self.lower_index = self.below if len(lower.shape) == 2 else slice(None)
+
+    @classmethod
+    def of(cls, module: FullMatrix | OutputNoise, vector: NumpyVector) -> CholeskyOutputs:
+        """Return the node of a module that holds `log_scale` and `lower`."""
+        return cls(vector.reference(module, "log_scale"), vector.reference(module, "lower"))
 
     def chol(self, theta: np.ndarray) -> np.ndarray:
         """Return L (p, p)."""
@@ -204,34 +218,24 @@ class ConstantOutputs:
         self.value = value
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        return self.value, _no_backward
+        return self.value, lambda A, out: None
 
 
 class Variances:
-    """A diagonal noise exp(2s), with one s or one per output; `index` selects a single output."""
+    """A diagonal noise exp(2s), with one s or one per output."""
 
-    def __init__(self, log_scale: Reference, num_outputs: int, index: int | None = None):
-        self.log_scale, self.num_outputs, self.index = log_scale, num_outputs, index
+    def __init__(self, log_scale: Reference, num_outputs: int):
+        self.log_scale, self.num_outputs = log_scale, num_outputs
 
     def variances(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        """Return the variances (p,), or (1,) of one output."""
+        """Return the variances (p,)."""
         trained = np.exp(2 * self.log_scale.value(theta))
-        variances = np.broadcast_to(trained, (self.num_outputs,))
-        value = variances if self.index is None else variances[[self.index]]
 
         def backward(by_variances: np.ndarray, out: np.ndarray) -> None:
-            self.log_scale.add(out, 2 * trained * self._expand(by_variances))
+            by_trained = by_variances.sum() if self.log_scale.shape == () else by_variances
+            self.log_scale.add(out, 2 * trained * by_trained)
 
-        return value, backward
-
-    def _expand(self, by_variances: np.ndarray) -> np.ndarray:
-        if self.log_scale.shape == ():
-            return by_variances.sum()
-        if self.index is None:
-            return by_variances
-        expanded = np.zeros(self.num_outputs)
-        expanded[self.index] = by_variances.item()
-        return expanded
+        return np.broadcast_to(trained, (self.num_outputs,)), backward
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         value, inner_backward = self.variances(theta)
@@ -239,15 +243,14 @@ class Variances:
 
 
 class BasisMean:
-    """h(x)ᵀβ, from h at the rows of the data (n, b), constant (p,) and slopes (d, p); `index` selects one output."""
+    """h(x)ᵀβ, from h at the rows of the data (n, b), constant (p,) and slopes (d, p)."""
 
-    def __init__(self, basis: np.ndarray, parts: list[Reference], index: int | None = None):
-        self.basis, self.parts, self.index = basis, parts, index
+    def __init__(self, basis: np.ndarray, parts: list[Reference]):
+        self.basis, self.parts = basis, parts
 
     def coefficients(self, theta: np.ndarray) -> np.ndarray:
-        """Return β (b, p), or (b, 1) of one output."""
-        whole = np.concatenate([np.atleast_2d(part.value(theta)) for part in self.parts])
-        return whole if self.index is None else whole[:, [self.index]]
+        """Return β (b, p)."""
+        return np.concatenate([np.atleast_2d(part.value(theta)) for part in self.parts])
 
     def values(self, theta: np.ndarray) -> np.ndarray | float:
         """Return the mean (n, p) at the rows."""
@@ -260,10 +263,6 @@ class BasisMean:
 
     def backward_coefficients(self, by_coefficients: np.ndarray, out: np.ndarray) -> None:
         """Propagate derivatives (b, p) by β."""
-        if self.index is not None:
-            expanded = np.zeros((len(by_coefficients), self.parts[0].shape[-1]))
-            expanded[:, [self.index]] = by_coefficients
-            by_coefficients = expanded
         for row, part in enumerate(self.parts):
             part.add(out, by_coefficients[0] if row == 0 else by_coefficients[1:])
 
@@ -286,13 +285,11 @@ def make_output_node(module: OutputMatrix, vector: NumpyVector):
     if len(module.batch_shape):
         raise NoAnalyticForm("a batch of output matrices")
     if type(module) is FreeMatrix:
-        diagonal = vector.reference(module.raw_diagonal, module.raw_diagonal_constraint)
-        return FreeOutputs(vector.reference(module.loadings, None), diagonal)
+        return FreeOutputs(vector.reference(module, "loadings"), vector.reference(module, "raw_diagonal"))
     if type(module) is FullMatrix:
-        return CholeskyOutputs(vector.reference(module.log_scale, None), vector.reference(module.lower, None))
+        return CholeskyOutputs.of(module, vector)
     if type(module) is MeanRegularizedMatrix:
-        coupling = vector.reference(module.raw_coupling, module.raw_coupling_constraint)
-        return CoupledOutputs(coupling, module.num_outputs)
+        return CoupledOutputs(vector.reference(module, "raw_coupling"), module.num_outputs)
     if any(parameter.requires_grad for parameter in module.parameters()):
         raise NoAnalyticForm(f"the output matrix {type(module).__name__}")
     return ConstantOutputs(module().detach().double().cpu().numpy())
@@ -302,27 +299,146 @@ def make_noise_node(noise: OutputNoise, vector: NumpyVector, index: int | None =
     """Return the node of a noise that is equal at all rows; of one output if `index` is given."""
     if type(noise) is not OutputNoise:
         raise NoAnalyticForm(f"the noise {type(noise).__name__}")
-    log_scale = vector.reference(noise.log_scale, None)
     if noise.is_diagonal:
-        return Variances(log_scale, noise.num_outputs, index)
-    return CholeskyOutputs(log_scale, vector.reference(noise.lower, None))
+        log_scale = vector.reference(noise, "log_scale")
+        return Variances(log_scale, noise.num_outputs) if index is None else Variances(log_scale.column(index), 1)
+    return CholeskyOutputs.of(noise, vector)
 
 
 def make_mean_node(mean: OutputMean, data: Observations, vector: NumpyVector, index: int | None = None):
     """Return the node of a mean at the rows of some data; of one output if `index` is given."""
     if type(mean) is PolynomialMean:
-        return BasisMean(mean.basis(data.X).cpu().numpy(), mean_references(mean, vector), index)
+        return BasisMean(mean.basis(data.X).cpu().numpy(), mean_references(mean, vector, index))
     if any(parameter.requires_grad for parameter in mean.parameters()):
         raise NoAnalyticForm(f"the mean {type(mean).__name__}")
     value = mean(data.X).detach().cpu().numpy()
     return KnownMean(value if index is None else value[:, [index]])
 
 
-def mean_references(mean: PolynomialMean, vector: NumpyVector) -> list[Reference]:
-    """Return the references of constant and slopes, as far as the mean has them."""
-    names = ("constant", "slopes")[: mean.degree + 1]
-    return [vector.reference(getattr(mean, name), None) for name in names]
+def mean_references(mean: PolynomialMean, vector: NumpyVector, index: int | None = None) -> list[Reference]:
+    """Return the references of constant and slopes, as far as the mean has them; of one output if `index` is given."""
+    found = [vector.reference(mean, name) for name in ("constant", "slopes")[: mean.degree + 1]]
+    return found if index is None else [part.column(index) for part in found]
 
 
-def _no_backward(by_value: np.ndarray, out: np.ndarray) -> None:
-    """Do nothing: the value does not depend on θ."""
+def make_output_factor_node(kernel: Kernel, vector: NumpyVector):
+    """Return the node of Γ of separable random features: the output matrix times every outputscale."""
+    if type(kernel) is ScaleKernel:
+        scale = vector.reference(kernel, "raw_outputscale")
+        return ScaledNode(scale, make_output_factor_node(kernel.base_kernel, vector))
+    if type(kernel) is DecomposableKernel:
+        matrix = make_output_node(kernel.output_module, vector)
+        if isinstance(matrix, ConstantOutputs):  # its factor drops small directions
+            factor = kernel.output_module.factor().detach().double().cpu().numpy()
+            matrix = ConstantOutputs(factor @ factor.T)
+        inner = kernel.base_kernel
+        while type(inner) is ScaleKernel:
+            scale = vector.reference(inner, "raw_outputscale")
+            matrix, inner = ScaledNode(scale, matrix), inner.base_kernel
+        if isinstance(inner, AdditiveKernel) or is_operator_valued(inner):
+            raise NoAnalyticForm(f"the kernel {type(inner).__name__}")
+        return matrix
+    if is_operator_valued(kernel) or isinstance(kernel, AdditiveKernel):
+        raise NoAnalyticForm(f"the kernel {type(kernel).__name__}")
+    return ConstantOutputs(np.ones((1, 1)))
+
+
+def make_separable_nodes(kernel: Kernel, X: np.ndarray, vector: NumpyVector) -> list[tuple]:
+    """Return the separable terms of a kernel as pairs of a kernel and an output node."""
+    if not is_operator_valued(kernel):
+        return [(make_kernel_node(kernel, X, vector), ConstantOutputs(np.ones((1, 1))))]
+    kind = type(kernel)
+    if kernel.active_dims is not None:
+        raise NoAnalyticForm("columns that are selected for all outputs together")
+    if kind is AdditiveKernel:
+        return [term for part in kernel.kernels for term in make_separable_nodes(part, X, vector)]
+    if kind is ScaleKernel:
+        scale = vector.reference(kernel, "raw_outputscale")
+        return [(k, ScaledNode(scale, outputs)) for k, outputs in make_separable_nodes(kernel.base_kernel, X, vector)]
+    if kind is DecomposableKernel:
+        return [(make_kernel_node(kernel.base_kernel, X, vector), make_output_node(kernel.output_module, vector))]
+    if kind is IndependentKernel:
+        units = np.eye(num_outputs(kernel))
+        pairs = zip(kernel.kernels, units, strict=True)
+        return [(make_kernel_node(part, X, vector), ConstantOutputs(np.diag(unit))) for part, unit in pairs]
+    raise NoAnalyticForm(f"the kernel {kind.__name__}")
+
+
+def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_called: bool = True):
+    """Return the node of a scalar kernel whose record has a profile, scaled or summed, at the rows of X (n, d).
+
+    `is_called` says whether the kernel selects its `active_dims` itself; GPyTorch's ScaleKernel does it for its base
+    kernel. Raises `NoAnalyticForm` for other kernels. Complexity: O(n²d) once, then O(n²), or
+    O(n²d) with ARD.
+    """
+    if len(kernel.batch_shape):
+        raise NoAnalyticForm("a batch of kernels")
+    if is_called and kernel.active_dims is not None:
+        X = X[:, kernel.active_dims.cpu().numpy()]
+    kind = type(kernel)
+    if kind is ScaleKernel:
+        scale = vector.reference(kernel, "raw_outputscale")
+        return ScaledNode(scale, make_kernel_node(kernel.base_kernel, X, vector, is_called=False))
+    if kind is AdditiveKernel:
+        return Sum([make_kernel_node(part, X, vector) for part in kernel.kernels])
+    record = find_record(kernel)
+    if record is None or record.profile is None:
+        raise NoAnalyticForm(f"the kernel {kind.__name__}")
+    if {name.removeprefix("raw_") for name, _ in kernel.named_parameters()} != record.roles.keys():
+        raise NoAnalyticForm(f"a parameter of {kind.__name__} without a role")
+    references = {name: vector.reference(kernel, f"raw_{name}") for name in record.roles}
+    return Radial(record.profile, kernel, X, references)
+
+
+class Radial:
+    """κ(s), s = Σ_i (x_i − z_i)²/ℓ_i², at the columns X (n, d), from the profile of the kernel and its parameters."""
+
+    def __init__(self, profile: Callable, kernel: Kernel, X: np.ndarray, references: dict[str, Reference]):
+        self.profile, self.kernel, self.others = profile, kernel, dict(references)
+        self.lengthscale = self.others.pop("lengthscale")
+        self.squares = _squared_differences(X, separate=self.lengthscale.shape[-1] > 1)
+
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
+        ell = self.lengthscale.value(theta).ravel()
+        others = {name: reference.number(theta) for name, reference in self.others.items()}
+        K, first, _, by_parameter = self.profile(np, self._scaled(ell), self.kernel, **others)
+        slope = first()
+
+        def backward(G: np.ndarray, out: np.ndarray) -> None:
+            by_inverse = self.squares.reshape(len(ell), -1) @ (G * slope).ravel()
+            self.lengthscale.add(out, -2 * by_inverse / ell**3)
+            for name, reference in self.others.items():
+                reference.add(out, np.vdot(G, by_parameter[name]()))
+
+        return K, backward
+
+    def _scaled(self, ell: np.ndarray) -> np.ndarray:
+        if len(ell) == 1:
+            return self.squares * ell[0] ** -2
+        return (ell**-2 @ self.squares.reshape(len(ell), -1)).reshape(self.squares.shape[1:])
+
+
+class Sum:
+    """k_1 + k_2 + …"""
+
+    def __init__(self, parts: list):
+        self.parts = parts
+
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
+        found = [part.matrix(theta) for part in self.parts]
+
+        def backward(G: np.ndarray, out: np.ndarray) -> None:
+            for _, one in found:
+                one(G, out)
+
+        return sum(K for K, _ in found), backward
+
+
+def _squared_differences(X: np.ndarray, separate: bool) -> np.ndarray:
+    """Return squared differences (d, n, n) between the rows, or their sum (n, n)."""
+    n, d = X.shape
+    if n * n * (d if separate else 1) > MAX_STORED_DIFFERENCES:
+        raise NoAnalyticForm("too many rows")
+    if separate:
+        return np.square(X.T[:, :, None] - X.T[:, None, :])
+    return sum(np.square(column[:, None] - column) for column in X.T)

@@ -9,7 +9,7 @@ at the best full q (ID-4). The sum over a random batch of b rows, scaled by n/b,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,23 +30,22 @@ MAX_CACHED_ENTRIES = 20 * CHUNK_ENTRIES
 
 @dataclass(frozen=True, eq=False)
 class RowChunk:
-    """Some rows of data: features Φ, prior means m(X) (n, p), the residual (n, p) or (n, p, p) (None if Φ w is the
-    whole process), outputs Y (n, p), NaN where missing, and known noise variances (n, p) or None."""
+    """Some rows of data."""
 
-    rows: Rows
-    prior: Tensor
-    residual: Tensor | None
-    Y: Tensor
-    noise: Tensor | None
+    rows: Rows  # features Φ
+    prior: Tensor  # prior means m(X) (n, p)
+    residual: Tensor | None  # (n, p) or (n, p, p); None if Φ w is the whole process
+    Y: Tensor  # outputs (n, p), NaN where missing
+    noise: Tensor | None  # known noise variances (n, p)
 
     def detach(self) -> RowChunk:
         """Return a copy without a graph."""
         residual = None if self.residual is None else self.residual.detach()
-        return RowChunk(self.rows.detach(), self.prior.detach(), residual, self.Y, self.noise)
+        return replace(self, rows=self.rows.detach(), prior=self.prior.detach(), residual=residual)
 
     def rotate(self, basis: Basis) -> RowChunk:
         """Return a copy with Φ in another basis of the weights."""
-        return RowChunk(self.rows.rotate(basis), self.prior, self.residual, self.Y, self.noise)
+        return replace(self, rows=self.rows.rotate(basis))
 
     def marginals(self, q: WeightGaussian, form: str) -> tuple[Tensor, Tensor]:
         """Compute the mean (n, p) and covariance of f, in the form "diag" or "output"; Φ is in the basis of q."""
@@ -82,12 +81,7 @@ class _Stream:
 
 
 class VariationalBound:
-    """The bound of a model (features Φ, with a residual if `InducingPoints`; mean m; likelihood) and its data.
-
-    Complexity of a value: O(n M r) for the marginals of a full q and Kronecker rows, O(n M q) for mean field, plus the
-    likelihood's complexity per entry; memory for one chunk, gradients included: with several chunks they are computed
-    along with the value.
-    """
+    """The bound of a model (features Φ, with a residual if `InducingPoints`; mean m; likelihood) and its data."""
 
     def __init__(self, features: FeatureMap, mean: OutputMean, likelihood: Likelihood, data: Observations):
         self.features, self.mean, self.likelihood, self.data = features, mean, likelihood, data

@@ -8,7 +8,7 @@ on `rank` directions, those in which a diagonal loses most, and diagonal on the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -27,18 +27,13 @@ KRYLOV_DEPTH, KRYLOV_OVERSAMPLING = 3, 5
 
 @dataclass(frozen=True, eq=False)
 class WeightGaussian:
-    """q(w) = N(μ, S) in an orthogonal `basis` of the weights.
+    """q(w) = N(μ, S) in an orthogonal `basis` of the weights."""
 
-    `mean` is μ (r,) in the basis, `precision` (r,) the diagonal of S⁻¹ in the coordinates of the frame (unused on the
-    block), `chol` (k, k) the Cholesky factor of the block of S⁻¹. If 0 < k < r, `frame` holds the coordinates in which
-    S⁻¹ is a block and a diagonal.
-    """
-
-    mean: Tensor
-    precision: Tensor
-    chol: Tensor
-    basis: Basis = field(default=())
-    frame: Frame | None = None
+    mean: Tensor  # μ (r,) in the basis
+    precision: Tensor  # diagonal (r,) of S⁻¹ in the coordinates of the frame, unused on the block
+    chol: Tensor  # Cholesky factor (k, k) of the block of S⁻¹
+    basis: Basis = ()
+    frame: Frame | None = None  # if 0 < k < r, the coordinates in which S⁻¹ is a block and a diagonal
 
     @property
     def num_weights(self) -> int:
@@ -92,10 +87,7 @@ class WeightGaussian:
         return (trace + self.mean.square().sum() - self.num_weights + logs) / 2
 
     def marginals(self, rows: Rows, form: str) -> tuple[Tensor, Tensor]:
-        """Compute the mean (n, p) of Φ w and its covariance in the form "diag" or "output", differentiable in the rows.
-
-        The rows are in the basis of q. Complexity: O(n M q k + n p k²) for Kronecker rows.
-        """
+        """Compute the mean (n, p) of Φ w and its covariance, as "diag" or "output", from rows in the basis of q."""
         mean = rows.times(self.mean)
         if self.is_full:
             return mean, rows.quadratic(self.block, form)
@@ -124,10 +116,7 @@ class WeightGaussian:
         return found if self.frame is None else self.frame.to_weights(found)
 
     def move_precision(self, diagonal: Tensor, block: Tensor, step_size: float) -> WeightGaussian:
-        """Move the precision to (1 − ρ) S⁻¹ + ρ target, a diagonal (r,) and a block (k, k); the mean stays.
-
-        Raises FactorizationError if the result is not positive definite.
-        """
+        """Move the precision to (1 − ρ) S⁻¹ + ρ target, a diagonal (r,) and a block (k, k); the mean stays."""
         precision = (1 - step_size) * self.precision + step_size * diagonal
         mixed = step_size * block if step_size == 1 else torch.lerp(self.chol @ self.chol.mT, block, step_size)
         chol, info = torch.linalg.cholesky_ex((mixed + mixed.mT) / 2)
@@ -148,11 +137,7 @@ class WeightGaussian:
         return self.mean.unsqueeze(-1) + (draws if self.frame is None else self.frame.to_weights(draws))
 
     def rotate(self, basis: Basis, frame: Frame | None = None) -> WeightGaussian:
-        """Project q onto the family in another basis, keeping the mean, and of the precision only the diagonal.
-
-        The basis is of the same kind as that of q (any if that is ()); `frame` holds the directions of the block in it,
-        if any.
-        """
+        """Project q onto the family in another basis of the same kind, keeping of the precision only the diagonal."""
         rotations = [new.mT for new in basis]
         if self.basis:
             rotations = [new @ old for new, old in zip(rotations, self.basis, strict=True)]
@@ -207,15 +192,11 @@ def _apply(rotations: list[Tensor], vector: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Coordinates z of the weights x = D^{-½} H z, with a reflection H; O(r k) memory, and time per vector.
+    """Coordinates z of the weights x = D^{-½} H z, with a reflection H; O(r k) memory, and time per vector."""
 
-    `scale` is D^{-½} (r,), `directions` V (r, k) are orthonormal with V[index] symmetric and positive semi-definite,
-    and `index` (k,) are the coordinates of z that run along −V.
-    """
-
-    scale: Tensor
-    directions: Tensor
-    index: Tensor
+    scale: Tensor  # D^{-½} (r,)
+    directions: Tensor  # V (r, k), orthonormal with V[index] symmetric and positive semi-definite
+    index: Tensor  # coordinates (k,) of z that run along −V
 
     @cached_property
     def normals(self) -> Tensor:
@@ -256,10 +237,7 @@ class Frame:
         return self.reflect(self.scale * gradient)
 
     def restrict(self, diagonal: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
-        """Express a symmetric M in the coordinates z: its diagonal (r,), valid outside `index`, and block (k, k) on it.
-
-        `diagonal` (r,) is that of M, `products` (r, 2k) is M times `probes`. The result is linear in M.
-        """
+        """Express M, from its diagonal (r,) and M times `probes`, in z: diagonal, valid outside `index`, and block."""
         k = len(self.index)
         by_normals, by_directions = products[:, :k], products[:, k:]
         inner = self.probes[:, :k].mT @ by_normals
@@ -268,10 +246,7 @@ class Frame:
         return on_diagonal, self.probes[:, k:].mT @ by_directions
 
     def expand(self, diagonal: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Write H (diag + block) H, for a diagonal (r,) that is zero on `index` and a block (k, k), as diag + F M Fᵀ.
-
-        Returns the diagonal (r,), F (r, 3k) and M (3k, 3k).
-        """
+        """Write H (diag + block) H, with diag zero on `index`, as diag (r,) + F M Fᵀ with F (r, 3k), M (3k, 3k)."""
         weighted = diagonal.unsqueeze(-1) * self.normals
         eye = torch.eye(len(block)).to(block)
         zero = torch.zeros_like(block)
@@ -287,12 +262,8 @@ def unit_frame(num_weights: int, rank: int, device: torch.device | None = None) 
 
 
 def leading_frame(times: Callable[[Tensor], Tensor], diagonal: Tensor, rank: int) -> Frame:
-    """Find the `rank` directions along which a precision C differs most from its diagonal (r,).
-
-    They have the largest λ − 1 − log λ. `times` computes C V of columns V (r, c). Eigenvectors are approximated in a
-    block Krylov space of random vectors of fixed seed, which is enough as any V is valid. Complexity: 6 (k + 5)
-    products with C and O(r k²).
-    """
+    """Find the `rank` directions along which a precision C, known by C V, differs most from its diagonal (r,)."""
+    # Eigenvectors are approximated in a block Krylov space of random vectors, which is enough as any V is valid.
     scale = diagonal.rsqrt()
     off_diagonal = lambda V: scale.unsqueeze(-1) * times(scale.unsqueeze(-1) * V) - V  # noqa: E731
     generator = torch.Generator().manual_seed(0)

@@ -18,7 +18,7 @@ from gpytorch.means import Mean
 from gpytorch.module import Module
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import check_integer, check_one_of, check_positive
 from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.gp import VARIANCES, check_inputs
@@ -33,17 +33,15 @@ from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, P
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
 from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
-from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.inference.variational.bound import VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian, check_family, family_rank, prior_weights
 from ovkgp.inference.variational.inducing import InducingPoints, inducing_points
 from ovkgp.inference.variational.posterior import VariationalPosterior
-from ovkgp.inference.variational.training import (
-    BatchTraining,
-    CollapsedBound,
-)
+from ovkgp.inference.variational.training import BatchTraining, CollapsedBound
 from ovkgp.kernels import num_outputs
+from ovkgp.kernels.protocol import check_kernel
 
 DEFAULT_NUM_INDUCING = 200  # number of inducing points if neither a feature map nor inducing points are given
 DEFAULT_BATCH_STEPS = 1500
@@ -111,6 +109,7 @@ class VariationalGP(Module):
 
     fit_report_: FitReport | None = None
     q_: WeightGaussian | None = None
+    observations_: Observations | None = None
 
     def __init__(
         self,
@@ -256,10 +255,8 @@ class VariationalGP(Module):
         init : {"auto", "data", "current"}, default="auto"
             Initial values: computed from the data, the current ones, or the better of both (from the data if in
             batches).
-        max_iter : int, default=200
-            Maximum number of L-BFGS iterations.
-        tolerance : float, default=1e-5
-            Tolerance of L-BFGS per observed entry.
+        max_iter, tolerance : int and float, default=200 and 1e-5
+            Maximum number of L-BFGS iterations, and their tolerance per observed entry.
         epochs : int or None, default=None
             Number of passes over the data in batches. If None, as many as make 1500 steps, at least 3.
         learning_rate : float, default=0.03
@@ -314,8 +311,7 @@ class VariationalGP(Module):
         """Return the posterior of the data of `fit`; options as for `condition`, with at most 1000 landmarks."""
         if self._fitted_data is None:
             raise OptionError("The model has no data. Call fit(X, Y) or condition(X, Y).")
-        if variance not in VARIANCES:
-            raise OptionError(f"variance must be one of {', '.join(map(repr, VARIANCES))}, got {variance!r}.")
+        check_one_of("variance", variance, VARIANCES)
         (landmarks, noise, elbo), model = self._fitted_data, self.frozen()
         variance_floor = None
         if variance == "guarded" and not isinstance(self.features, InducingPoints) and self.features.kernel is not None:
@@ -416,11 +412,11 @@ class VariationalGP(Module):
         bound = self._bound(data)
         elbo = float(bound.value(self.initial_weights(bound))) if elbo is None else elbo
         self._fitted_data = choose_landmarks(data, num_landmarks), noise, elbo
+        self.observations_ = data
 
 
 def _check_kernel_and_features(kernel: Kernel, features: FeatureMap | None, inducing) -> None:
-    if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"kernel must be a Kernel, got {type(kernel).__name__}.")
+    check_kernel(kernel)
     if len(kernel.batch_shape):
         raise KernelTypeError(f"kernel must have an empty batch shape, got {tuple(kernel.batch_shape)}.")
     if features is not None and inducing is not None:
@@ -432,11 +428,9 @@ def _check_kernel_and_features(kernel: Kernel, features: FeatureMap | None, indu
 
 
 def _check_training_options(init: str, epochs: int | None, learning_rate: float, natural_step: float) -> None:
-    if init not in ("auto", "data", "current"):
-        raise OptionError(f'init must be "auto", "data" or "current", got {init!r}.')
+    check_one_of("init", init, ("auto", "data", "current"))
     if epochs is not None:
         check_integer("epochs", epochs)
-    if not learning_rate > 0:
-        raise OptionError(f"learning_rate must be greater than 0, got {learning_rate}.")
+    check_positive("learning_rate", learning_rate)
     if not 0 < natural_step <= 1:
         raise OptionError(f"natural_step must lie in (0, 1], got {natural_step}.")

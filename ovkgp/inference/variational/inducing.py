@@ -27,7 +27,8 @@ from ovkgp.inference.model.observations import validate_inputs
 from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import KernelProcess, Process, draw_normal, prior_covariance, spawn_seeds
 from ovkgp.kernels import components, num_outputs
-from ovkgp.kernels.outputs.roots import CUTOFF, thin_root
+from ovkgp.kernels.evaluation import evaluate_kernel
+from ovkgp.kernels.outputs.matrices import CUTOFF, thin_root
 
 RELATIVE_NUGGET = 1e-8  # δ relative to the mean prior variance at Z
 MAX_CANDIDATE_ROWS = 20_000  # maximum number of rows among which inducing points are chosen
@@ -48,9 +49,7 @@ class KernelComponent(NamedTuple):
 class InducingPoints(FeatureMap):
     """Whitened features of a kernel (shared, not copied) at inducing points Z (m, d), trained if `learn` is True.
 
-    Unlike `Nystrom`, which drops small directions, the weights depend continuously on the hyperparameters, as training
-    needs. Complexity: O(m³) and O(n m²) for n rows and each component of a separable kernel; m and n are multiplied by
-    p otherwise.
+    Unlike `Nystrom`, which drops small directions, the weights depend continuously on the hyperparameters.
     """
 
     def __init__(self, kernel: Kernel, points: Tensor, learn: bool = False):
@@ -120,7 +119,9 @@ class InducingPoints(FeatureMap):
         return stack_features(*(FeatureOperator(part.scores, part.factor, num_outputs=p) for part in parts))
 
     def _make_components(self, X: Tensor) -> list[KernelComponent]:
-        return [KernelComponent(k, B, A, self._scores(k, k(X, self.points))) for k, B, A in self._latents()]
+        return [
+            KernelComponent(k, B, A, self._scores(k, evaluate_kernel(k, X, self.points))) for k, B, A in self._latents()
+        ]
 
     def _latents(self) -> list[tuple[Kernel, Tensor, Tensor]]:
         """Return (k_c, B_c, Γ_c) of each component."""
@@ -133,17 +134,13 @@ class InducingPoints(FeatureMap):
         return torch.linalg.solve_triangular(self._chol(kernel), to_dense(cross).mT, upper=False).mT
 
     def _chol(self, kernel: Kernel) -> Tensor:
-        matrix = to_dense(kernel(self.points))
+        matrix = to_dense(evaluate_kernel(kernel, self.points))
         return safe_cholesky(matrix + _nugget(matrix) * torch.eye(len(matrix)).to(matrix))
 
     def prior_draws(
         self, k: int, random_state, num_frequencies: int, process: Process | None = None
     ) -> tuple[Draws, Tensor]:
-        """Draw k functions f̃ of the prior, made of random features, and their weights w̃ = L⁻¹ (f̃(Z) + ε) (r, k).
-
-        Then f̃ + Φ (w − w̃) is a function with weights w and the residual of f̃ (Matheron's rule). If `process` is
-        given, the functions are of that process, with the same weights.
-        """
+        """Draw k functions f̃ of the prior, or of `process`, by random features, and w̃ = L⁻¹ (f̃(Z) + ε) (r, k)."""
         if not self.is_separable:
             prior, theta, weights = self._draw(self.kernel, k, random_state, num_frequencies)
             process = KernelProcess(self.kernel, self.num_outputs) if process is None else process
@@ -172,17 +169,13 @@ class InducingPoints(FeatureMap):
         for_features, for_weights, for_nugget = spawn_seeds(random_state, 3)
         prior = make_prior_features(kernel, num_frequencies, self.points.shape[1], for_features)
         theta = draw_normal((prior.num_features, k), for_weights, self.points)
-        drawn, matrix = prior(self.points) @ theta, to_dense(kernel(self.points))
+        drawn, matrix = prior(self.points) @ theta, to_dense(evaluate_kernel(kernel, self.points))
         nugget = _nugget(matrix).sqrt() * draw_normal(drawn.shape, for_nugget, drawn)
         return prior, theta, torch.linalg.solve_triangular(self._chol(kernel), drawn + nugget, upper=False)
 
 
 def choose_inducing(X: Tensor, num_points: int, random_state=None) -> Tensor:
-    """Choose `num_points` distant distinct rows of X (n, d) by k-means++ initialization in standardized columns.
-
-    Each is drawn with a probability proportional to the squared distance to those chosen before; fewer if X has fewer
-    distinct rows. Complexity: O(min(n, 20000) m d).
-    """
+    """Choose at most `num_points` distant distinct rows of X (n, d) by k-means++ initialization in scaled columns."""
     num_points = check_integer("inducing", num_points)
     generator = torch.Generator().manual_seed(as_seed(random_state))
     X = X.detach()

@@ -41,12 +41,7 @@ GRAM_RIDGE = 1e-12  # ridge of the Gram matrix of residuals, relative to its mea
 def maximize_bound(
     q: WeightGaussian, bound: VariationalBound, chunks: RowChunks, max_steps: int = MAX_STEPS
 ) -> WeightGaussian:
-    """Find the best q of its family, in its basis, by natural steps over all rows that never lower the bound.
-
-    A Gaussian likelihood takes one step. Others move to the mixture of the last targets, or if that would lower the
-    bound take a step of twice the last step size ρ, halved until the bound does not decrease; they stop when the gain
-    is below 1e-11 per observed entry. Raises FactorizationError if the bound is not finite at q.
-    """
+    """Find the best q of its family, in its basis, by natural steps over all rows that never lower the bound."""
     rows, likelihood = chunks.rotate(q.basis), bound.likelihood
     if bound.is_conjugate:
         found = compute_slopes(q, rows, likelihood, bound.form, with_variances=False)
@@ -134,12 +129,9 @@ def _newton_direction(
 def rotate_to_eigenbasis(
     q: WeightGaussian, bound: VariationalBound, chunks: RowChunks, scale: float = 1.0
 ) -> WeightGaussian:
-    """Rotate q to the eigenbasis of Σ Φ_iᵀ W_i Φ_i at its curvatures W; a full q is returned unchanged.
+    """Rotate q, unless it is full, to the eigenbasis of Σ Φ_iᵀ W_i Φ_i at its curvatures W, scaled to all rows.
 
-    For Kronecker rows the basis is U ⊗ V, from Σ w_i φ_iᵀφ_i with w_i the size of W_i and from BᵀW̄B with the average
-    W̄ (BT-76). A block takes the directions in which a diagonal loses most. `scale` is n over the number of rows in
-    `chunks`. Complexity: O(n M² + M³ + p³) for Kronecker rows, O(n p r² + r³) for dense ones, and 6 (k + 5) products
-    with Φ and Φᵀ for rank k.
+    For Kronecker rows the basis is U ⊗ V, from Σ w_i φ_iᵀφ_i with w_i the size of W_i and from BᵀW̄B (BT-76).
     """
     if q.is_full:
         return q
@@ -193,17 +185,13 @@ def _check_finite(*parts: Tensor) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """Value and slopes of the expected log likelihood at some q.
+    """Value and slopes of the expected log likelihood at some q."""
 
-    `value` is Σ E log p(y_i | f_i), `gradient` Σ Φ_iᵀ g_i (r,); `diagonal` (r,), zero if q is full, and `block` (k, k)
-    are those of Σ Φ_iᵀ W_i Φ_i in the coordinates of the frame of q; `curvatures` are the W of each chunk.
-    """
-
-    value: Tensor
-    gradient: Tensor
-    diagonal: Tensor
-    block: Tensor
-    curvatures: list[Tensor]
+    value: Tensor  # Σ E log p(y_i | f_i)
+    gradient: Tensor  # Σ Φ_iᵀ g_i (r,)
+    diagonal: Tensor  # of Σ Φ_iᵀ W_i Φ_i (r,), in the coordinates of the frame of q; zero if q is full
+    block: Tensor  # of the same matrix, (k, k)
+    curvatures: list[Tensor]  # W of each chunk
 
 
 @torch.no_grad()
@@ -216,12 +204,10 @@ def compute_slopes(
     with_variances: bool = True,
     clamped: bool = False,
 ) -> Slopes:
-    """Compute the slopes of the expected log likelihood at q, all multiplied by `scale`.
+    """Compute the slopes of the expected log likelihood at q, from chunks in its basis, all multiplied by `scale`.
 
-    The chunks are in the basis of q: all rows, or a batch with `scale` n over its size. If `with_variances` is False
-    (Gaussian likelihoods, whose slopes do not depend on them), `value` lacks them; if `clamped`, negative curvatures
-    are set to zero. Complexity: O(n M² p) for a full q and Kronecker rows, O(n p r²) for dense ones; O(n M q) for mean
-    field, k times that for rank k. Raises FactorizationError if the bound is not finite.
+    If `with_variances` is False (Gaussian likelihoods, whose slopes do not depend on them), `value` lacks them; if
+    `clamped`, negative curvatures are set to zero.
     """
     value, gradient, diagonal = (q.mean.new_zeros(shape) for shape in ((), q.num_weights, q.num_weights))
     block, curvatures = q.mean.new_zeros(q.rank, q.rank), []
@@ -254,10 +240,7 @@ def _restricted_gram(q: WeightGaussian, chunk: RowChunk, curvature: Tensor) -> t
 
 
 def natural_step(q: WeightGaussian, slopes: Slopes, step_size: float) -> WeightGaussian:
-    """Take one natural step of size ρ = `step_size`; the mean moves by ρ times the new S times its gradient.
-
-    Raises FactorizationError if the precision would not be positive definite.
-    """
+    """Take one natural step of size ρ = `step_size`; the mean moves by ρ times the new S times its gradient."""
     moved = q.move_precision(*_target(q, slopes), step_size)
     return moved.move_mean(step_size * moved.solve(slopes.gradient - q.mean))
 
@@ -271,10 +254,7 @@ class Target(NamedTuple):
 
 
 class AndersonMixing:
-    """Anderson mixing of the last targets of steps in one family and basis: Σ α_i t_i with least residual, Σ α_i = 1.
-
-    Complexity: 2 k³ per target, and the memory of 10 q.
-    """
+    """Anderson mixing of the last targets in one family and basis: Σ α_i t_i with least residual, Σ α_i = 1."""
 
     def __init__(self):
         self.targets: list[Target] = []
@@ -296,10 +276,7 @@ class AndersonMixing:
         return self.residuals[-1].square().sum() / 2
 
     def mixed_target(self, q: WeightGaussian) -> WeightGaussian | None:
-        """Mix the targets, and return the result as a member of the family of q; None if there are fewer than two.
-
-        Raises FactorizationError if its precision is not positive definite.
-        """
+        """Mix the targets, and return the result as a member of the family of q; None if there are fewer than two."""
         if len(self.targets) < 2:
             return None
         residuals = torch.stack(self.residuals)

@@ -16,8 +16,9 @@ from ovkgp.checks import as_seed, check_integer
 from ovkgp.features import FeatureMap
 from ovkgp.inference.likelihoods import Likelihood, LikelihoodPrediction
 from ovkgp.inference.model.mean_noise import OutputMean
+from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ProcessPosterior
-from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, spawn_seeds
+from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, draw_normal, spawn_seeds
 from ovkgp.inference.posteriors.prediction import FORMS, Prediction, check_form
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
 from ovkgp.inference.variational.families import WeightGaussian
@@ -28,9 +29,7 @@ from ovkgp.inference.variational.rows import Rows, make_rows
 class VariationalPosterior(ProcessPosterior):
     """Posterior of a process under q(w), for a feature map Φ (with a residual if `InducingPoints`).
 
-    `mean` is the prior mean of the observed process, `likelihood` the distribution of a new observation, with
-    covariance `output_noise` (p, p) if Gaussian, else None; `elbo` replaces the log evidence. Complexity of m standard
-    deviations: O(m M² p) for a full q and Φ = φ ⊗ B, O(m M q) for mean field, O(m p r²) for other maps.
+    `output_noise` (p, p) is the covariance of a Gaussian likelihood, else None; `elbo` replaces the log evidence.
     """
 
     no_residuals = (
@@ -81,10 +80,7 @@ class VariationalPosterior(ProcessPosterior):
         return self.prior_mean(X) + mean, covariance
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> Prediction:
-        """Predict the latent f, or with `noise` a new observation, at the points X (m, d).
-
-        If the likelihood is not Gaussian, the latter is a `LikelihoodPrediction`.
-        """
+        """Predict the latent f, or with `noise` a new observation (a `LikelihoodPrediction` if it is not Gaussian)."""
         if not noise or self.noise is not None or not self.process.is_observed:
             return super().predict(X, cov, noise)
         form = max(check_form(cov), self.likelihood.predicts_from, key=FORMS.index)
@@ -97,6 +93,17 @@ class VariationalPosterior(ProcessPosterior):
         for_function, for_noise = spawn_seeds(random_state, 2)
         values = super().sample(X, k, random_state=for_function)
         return self.likelihood.draw(values, torch.Generator().manual_seed(for_noise))
+
+    @torch.no_grad()
+    def row_log_densities(self, data: Observations, k: int, random_state=None) -> Tensor:
+        """Compute log p(y_i | f_i) (k, n) of each row at k draws of f_i from its marginal distribution. O(k n p²)."""
+        found = self.predict(data.X, "output")
+        mean, covariance = found.mean, found.cov
+        values, vectors = torch.linalg.eigh(covariance)  # singular if the output matrix is
+        root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+        scores = draw_normal((k, *mean.shape), as_seed(random_state), mean)
+        density = self.likelihood.log_density(data.Y, mean + (root @ scores.unsqueeze(-1)).squeeze(-1), data.noise)
+        return density if density.dim() == 2 else density.sum(-1)
 
     @torch.no_grad()
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:

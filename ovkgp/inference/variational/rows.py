@@ -22,11 +22,7 @@ Basis = tuple[Tensor, ...]
 
 
 class KroneckerRows:
-    """Φ = φ ⊗ B with scalar features φ (n, M) and a factor B (p, q); weights are (M, q) matrices, read row by row.
-
-    Complexity: a Gram or the variances of a full S take O(n M² min(p, q²) + M² p q²); those of a diagonal S, O(n M q +
-    n p q).
-    """
+    """Φ = φ ⊗ B with scalar features φ (n, M) and a factor B (p, q); weights are (M, q) matrices, read row by row."""
 
     def __init__(self, scalar_features: Tensor, factor: Tensor):
         self.scalar_features, self.factor = scalar_features, factor
@@ -121,18 +117,14 @@ class KroneckerRows:
         return torch.linalg.eigh(scalar_features_gram)[1], torch.linalg.eigh(self.factor.mT @ weight @ self.factor)[1]
 
     def basis_gram(self, weight: Tensor) -> Tensor:
-        """Compute the Gram matrix for `compute_eigenbasis`, to be summed over chunks: Σ tr(Bᵀ W_i B) φ_iᵀ φ_i (M, M), a
-        multiple of φᵀφ if all W_i are equal (BT-76)."""
+        """Compute Σ tr(Bᵀ W_i B) φ_iᵀ φ_i (M, M) for `compute_eigenbasis`, to be summed over chunks (BT-76)."""
         between = self.factor @ self.factor.mT
         by_row = weight @ between.diagonal() if weight.dim() == 2 else (weight * between).sum((-2, -1))
         return _weighted_gram(self.scalar_features, by_row)
 
 
 class DenseRows:
-    """Dense Φ (n, p, r), with the methods of `KroneckerRows`; a basis of the weights is () or (R,).
-
-    Complexity: a Gram or the variances of a full S take O(n p r²); those of a diagonal S, O(n p r).
-    """
+    """Dense Φ (n, p, r), with the methods of `KroneckerRows`; a basis of the weights is () or (R,)."""
 
     def __init__(self, features: Tensor):
         self.features = features
@@ -183,11 +175,7 @@ class DenseRows:
 
 
 class BlockRows(DenseRows):
-    """Φ of independent outputs with separate weights: blocks (p, n, M) of features φ_a (n, M) of output a.
-
-    Complexity: a Gram or the variances of a full S take O(n p M²), O(n p² M²) if outputs are coupled, p times less than
-    for dense rows. In another basis the rows are dense.
-    """
+    """Φ of independent outputs with separate weights: blocks (p, n, M) of features φ_a; dense in another basis."""
 
     def __init__(self, blocks: Tensor):
         self.blocks = blocks

@@ -18,7 +18,7 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.lbfgs import FAILURES
-from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.inference.variational.bound import RowChunk, RowChunks, VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian
 from ovkgp.inference.variational.natural_gradients import (
@@ -44,11 +44,8 @@ class CollapsedBound:
     """max_q ELBO as a function of the current hyperparameters, differentiable once by the envelope theorem.
 
     The search for q starts and ends at `gp.q_`. By default the eigenbasis of a family that is not full is fixed at the
-    first call, so that the function is smooth and its gradient exact, as samplers and second derivatives need. Away
-    from there it decreases, as the features rotate out of the basis, so that its maximum is near the initial point;
-    training therefore sets `update_basis`, which recomputes the basis at every call, and takes the gradient at the
-    current basis. Both agree if mean field is exact in its basis (a Gaussian likelihood, and for Kronecker features
-    complete outputs).
+    first call: the function is smooth, as samplers need, but decreases as the features leave the basis. Training
+    sets `update_basis`, which recomputes the basis at every call. Both agree if mean field is exact in its basis.
     """
 
     def __init__(self, gp, data: Observations, update_basis: bool = False):
@@ -78,9 +75,7 @@ class CollapsedBound:
 class BatchTraining:
     """Stochastic training of hyperparameters (by Adam, in the variables of `ParameterVector`) and q, in place.
 
-    The natural step size ρ is 1 / (1 + step) in the first steps, then `natural_step`. `callback` is called after each
-    epoch with the mean estimate of the objective. Complexity of a step with b rows: O(b M q) for mean field and Φ = φ ⊗
-    B, O(b M² p + r³) for a full q, plus the features.
+    `callback` is called after each epoch with the mean estimate of the objective.
     """
 
     def __init__(
@@ -158,8 +153,7 @@ class BatchTraining:
         self.step += 1
 
     def take_natural_step(self, chunk: RowChunk, scale: float) -> WeightGaussian:
-        """Compute q after a natural step, which is halved while it lowers the bound of its batch (an exponential rate
-        may overflow); negative curvatures are omitted if the precision would not be positive definite."""
+        """Compute q after a natural step, which is halved while it lowers the bound of its batch."""
         q, step_size = self.gp.q_, max(self.natural_step * self.decay, 1 / (1 + self.step))
         slopes = self.compute_slopes(chunk, scale)
         while step_size >= MIN_STEP_SIZE:

@@ -11,13 +11,13 @@ from gpytorch.priors import Prior
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from ovkgp.checks import check_integer, check_probability
+from ovkgp.checks import check_integer, check_nonnegative, check_probability
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
-from ovkgp.kernels.outputs.roots import thin_root
 
 RANK_CUTOFF = 1e-5
 """Relative size below which an eigenvalue of a fixed output matrix is dropped from its factor (BT-49)."""
+CUTOFF = 1e-10  # relative size below which an eigenvalue is considered zero in float64; float32 uses 1e-5
 
 
 class OutputMatrix(BatchIndexMixin, Module):
@@ -53,11 +53,14 @@ class OutputMatrix(BatchIndexMixin, Module):
         self.num_outputs = check_integer("num_outputs", num_outputs)
         self._batch_shape = torch.Size(batch_shape)
         if prior is not None:
-            self.register_prior("matrix_prior", prior, _get_matrix)
+            self.register_prior("matrix_prior", prior, Module.__call__)
 
     @property
     def batch_shape(self) -> torch.Size:
         return self._batch_shape
+
+    def extra_repr(self) -> str:
+        return f"num_outputs={self.num_outputs}"
 
     def factor(self) -> Tensor:
         """Return B (..., p, r) with B Bᵀ = Γ; the Cholesky factor unless a subclass has a thinner root.
@@ -66,10 +69,6 @@ class OutputMatrix(BatchIndexMixin, Module):
         warning.
         """
         return psd_safe_cholesky(self())
-
-
-def _get_matrix(module: OutputMatrix) -> Tensor:
-    return module()
 
 
 class FreeMatrix(OutputMatrix):
@@ -81,10 +80,8 @@ class FreeMatrix(OutputMatrix):
         Number p of outputs.
     rank : int, default=1
         Number of columns of W, from 1 to p.
-    batch_shape : torch.Size, default=torch.Size()
-        Batch shape, as in GPyTorch's kernels.
-    prior : Prior or None, default=None
-        Prior of the matrix Γ.
+    batch_shape, prior
+        As for `OutputMatrix`.
     diagonal_constraint : Interval or None, default=None
         Constraint of v. If None, `Positive`.
 
@@ -126,7 +123,7 @@ class FreeMatrix(OutputMatrix):
         return self.loadings @ self.loadings.mT + torch.diag_embed(self.diagonal)
 
     def extra_repr(self) -> str:
-        return f"num_outputs={self.num_outputs}, rank={self.rank}"
+        return f"{super().extra_repr()}, rank={self.rank}"
 
 
 def make_initial_loadings(num_outputs: int, rank: int) -> Tensor:
@@ -155,6 +152,8 @@ class KnownMatrix(OutputMatrix):
     (torch.Size([2, 2]), torch.Size([2, 1]))
     """
 
+    batched_buffers = ("matrix",)
+
     def __init__(self, matrix: Tensor):
         matrix = torch.as_tensor(matrix).detach()
         if matrix.dtype not in (torch.float32, torch.float64):
@@ -164,21 +163,6 @@ class KnownMatrix(OutputMatrix):
         super().__init__(matrix.shape[-1], matrix.shape[:-2])
         _check_psd(matrix)
         self.register_buffer("matrix", (matrix + matrix.mT) / 2)
-
-    def __getitem__(self, index):
-        return self._map_matrix(self.matrix[index]) if len(self.batch_shape) else self
-
-    def expand_batch(self, *sizes):
-        batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
-        return self._map_matrix(self.matrix.expand(*batch_shape, *self.matrix.shape[-2:]))
-
-    def extra_repr(self) -> str:
-        return f"num_outputs={self.num_outputs}"
-
-    def _map_matrix(self, matrix: Tensor) -> KnownMatrix:
-        copy = self._map_batch(None, None, matrix.shape[:-2])
-        copy.matrix = matrix
-        return copy
 
     def forward(self) -> Tensor:
         return self.matrix
@@ -279,8 +263,8 @@ class GraphMatrix(KnownMatrix):
         if weights.dtype not in (torch.float32, torch.float64):
             weights = weights.to(torch.get_default_dtype())
         for name, value in (("ridge", ridge), ("mean_variance", mean_variance)):
-            if value is not None and value < 0:
-                raise OptionError(f"{name} must be at least 0, got {value}.")
+            if value is not None:
+                check_nonnegative(name, value)
         if ridge and mean_variance:
             raise OptionError(
                 f"ridge is not supported together with mean_variance, got {ridge} and {mean_variance}. Use one of them."
@@ -484,12 +468,8 @@ class FullMatrix(OutputMatrix):
 
     Parameters
     ----------
-    num_outputs : int
-        Number p of outputs.
-    batch_shape : torch.Size, default=torch.Size()
-        Batch shape, as in GPyTorch's kernels.
-    prior : Prior or None, default=None
-        Prior of the matrix Γ.
+    num_outputs, batch_shape, prior
+        As for `OutputMatrix`.
 
     Notes
     -----
@@ -524,5 +504,25 @@ class FullMatrix(OutputMatrix):
     def factor(self) -> Tensor:
         return self.chol
 
-    def extra_repr(self) -> str:
-        return f"num_outputs={self.num_outputs}"
+
+def leading_subspace(matrix: Tensor, cutoff: float = CUTOFF) -> tuple[Tensor, Tensor]:
+    """Return a constant V (..., m, r), r the largest rank of a batch, and the Cholesky factor of Vᵀ A V (..., r, r)."""
+    cutoff = cutoff if matrix.dtype == torch.float64 else max(cutoff, 1e-5)
+    with torch.no_grad():
+        values, vectors = torch.linalg.eigh(matrix)
+        large = values > cutoff * values.amax(-1, keepdim=True)
+        keep = large.reshape(-1, values.shape[-1]).any(0)
+        large = large[..., keep].to(matrix)
+        vectors = vectors[..., keep] * large.unsqueeze(-2)  # zero columns if another batch has a larger rank
+    core = vectors.mT @ matrix @ vectors + torch.diag_embed(1 - large)
+    return vectors, torch.linalg.cholesky((core + core.mT) / 2)
+
+
+def thin_root(matrix: Tensor, cutoff: float = CUTOFF) -> Tensor:
+    """Return B (..., m, r) with B Bᵀ = A up to the cutoff, for a positive semi-definite A (..., m, m) of rank r.
+
+    The eigenvectors V are constants, and A V (Vᵀ A V)⁻¹ Vᵀ Aᵀ is the Nyström form of A on their span. It equals A if no
+    eigenvalue is dropped, for any V, so that its derivative needs none of `eigh`.
+    """
+    vectors, chol = leading_subspace(matrix, cutoff)
+    return torch.linalg.solve_triangular(chol, (matrix @ vectors).mT, upper=False).mT

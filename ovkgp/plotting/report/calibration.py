@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr
 from scipy.stats import binom
 
 from ovkgp import plotting
 from ovkgp.criticism import Coverage
+from ovkgp.criticism.calibration import LEVELS
 from ovkgp.estimators.common.formatting import format_number, format_percent
 from ovkgp.estimators.common.summary import pluralize
-from ovkgp.plotting.report.evaluation_data import IN_SAMPLE_CAVEAT, HeldOutPredictions, Rows
+from ovkgp.plotting.report.evaluation_data import IN_SAMPLE_CAVEAT, HeldOutPredictions, Rows, describe_hold_out
 from ovkgp.plotting.report.figures import render_panels
 from ovkgp.plotting.report.sections import Calibration, CoverageAssessment
 
-CONSISTENCY_PROBABILITY = 0.99  # probability of the range of counts that is consistent with the nominal level
+CONSISTENCY_PROBABILITY = 0.99  # probability that all levels of a calibrated model are consistent with the nominal ones
 MAX_LEVEL_DIFFERENCE = 0.02  # coverage this close to the level is accepted, even if the difference is significant
 MIN_ENTRIES = 20  # minimum number of entries for an assessment
 INTERVAL_LEVEL = 0.9  # level of the assessed intervals
@@ -32,8 +33,8 @@ def assess_calibration(estimator, rows: Rows | None, held_out: HeldOutPrediction
 
 
 def _assess_predictions(estimator, held_out: HeldOutPredictions) -> Calibration:
-    level = get_assessed_level(estimator)
-    coverage = Coverage.of(held_out.distribution.pit(), [level])
+    levels, level = get_assessed_levels(estimator)
+    coverage = Coverage.of(held_out.distribution.pit(), levels, held_out.groups)
     figures = (
         render_panels(
             plotting.plot_pit,
@@ -43,57 +44,87 @@ def _assess_predictions(estimator, held_out: HeldOutPredictions) -> Calibration:
             "Probability integral transform of each observation. Bars of equal height indicate calibration; high ends "
             "indicate intervals that are too narrow, a hump in the middle intervals that are too wide, and a slope a "
             "biased mean.",
+            groups=held_out.groups,
         ),
         render_panels(
             plotting.plot_coverage,
             estimator,
             held_out.rows,
             "Fraction of observations inside of intervals against the nominal level of the intervals.",
-            "Coverage of intervals against their nominal level. The curve of a calibrated model lies on the diagonal.",
+            "Coverage of intervals against their nominal level. The curve of a calibrated model lies on the diagonal, and "
+            "with probability 90 % in the band at all levels.",
+            groups=held_out.groups,
         ),
     )
     if held_out.is_leave_one_out:
-        note = "Each entry is compared with its leave-one-out predictive distribution."
+        note = f"Each entry is compared with its leave-one-out predictive distribution: {describe_hold_out(held_out)}."
     else:
         note = f"Each entry of {held_out.rows_name} is compared with its predictive distribution."
     note = " ".join(sentence for sentence in (held_out.preface, note, held_out.caveat) if sentence)
-    assessments = assess_outputs(estimator.output_labels(), coverage.held[0], coverage.counts, level)
-    return Calibration(note, assessments, figures)
+    return Calibration(note, assess_outputs(estimator.output_labels(), coverage, level), figures)
 
 
-def get_assessed_level(estimator) -> float:
-    """Return the level of the assessed intervals: 90 %, or the widest one if finitely many quantiles were learned."""
-    if (levels := estimator.learned_levels) is None:
-        return INTERVAL_LEVEL
-    widest = round(float(2 * min(0.5 - levels.min(), levels.max() - 0.5)), 10)
-    return widest if widest > 0 else INTERVAL_LEVEL  # quantiles of one side form no interval
+def get_assessed_levels(estimator) -> tuple[np.ndarray, float]:
+    """Return the levels of the assessed intervals, and that whose coverage is reported.
+
+    These are 5 %, …, 95 % and 90 %; or, if finitely many quantiles were learned, the intervals between two of them with equal
+    tails, and the widest interval inside of their range.
+    """
+    if (learned := estimator.learned_levels) is None:
+        return np.array(LEVELS), INTERVAL_LEVEL
+    widest = round(float(2 * min(0.5 - learned.min(), learned.max() - 0.5)), 10)
+    level = widest if widest > 0 else INTERVAL_LEVEL  # quantiles of one side form no interval
+    upper = learned[(learned > 0.5) & (np.abs(learned[:, None] - (1 - learned)).min(0) < 1e-9)]
+    return np.unique([*np.round(2 * upper - 1, 10), level]), level
 
 
-def assess_outputs(
-    names: list[str], covered: np.ndarray, totals: np.ndarray, level: float
-) -> tuple[CoverageAssessment, ...]:
-    """Assess the coverage of all outputs together, then of each, from numbers of covered and all entries (p,)."""
-    overall = assess_coverage(int(covered.sum()), int(totals.sum()), level)
+def assess_outputs(names: list[str], coverage: Coverage, level: float) -> tuple[CoverageAssessment, ...]:
+    """Assess the coverage of all outputs together, then of each, at all levels; report that of one level."""
+    bands = coverage.band(CONSISTENCY_PROBABILITY, simultaneous=True)
+    overall_band = coverage.overall_band(CONSISTENCY_PROBABILITY, simultaneous=True)
+    levels, totals = coverage.levels, coverage.counts
+    overall = assess_coverage(coverage.held.sum(1), int(totals.sum()), levels, overall_band, level)
     if len(names) == 1:
         return (overall,)
     each = [
-        assess_coverage(int(inside), int(total), level, name)
-        for name, inside, total in zip(names, covered, totals, strict=True)
-        if total
+        assess_coverage(coverage.held[:, a], int(totals[a]), levels, (bands[0][:, a], bands[1][:, a]), level, name)
+        for a, name in enumerate(names)
+        if totals[a]
     ]
     return (overall, *(one for one in each if len(names) <= MAX_OUTPUTS or one.is_consistent is False))
 
 
-def assess_coverage(covered: int, total: int, level: float = INTERVAL_LEVEL, name: str = "") -> CoverageAssessment:
-    """Assess intervals of a nominal level that covered some of all entries, by a binomial interval."""
-    coverage, entries = format_percent(covered / total), pluralize(total, "entry", "entries")
-    of_output = f" of '{name}'" if name else ""
-    sentence = f"Coverage of the {format_percent(level)} intervals{of_output}: {coverage} of {entries}"
-    end, is_consistent = ", too few for an assessment.", None
-    if total >= MIN_ENTRIES:
-        sides = ("The intervals are too narrow", "The intervals are too wide")
-        end, is_consistent = _compare_to_level(covered, total, level, sides)
-    return CoverageAssessment(name, level, covered, total, sentence + end, is_consistent)
+def assess_coverage(
+    covered: np.ndarray,
+    total: int,
+    levels: np.ndarray,
+    band: tuple[np.ndarray, np.ndarray],
+    level: float = INTERVAL_LEVEL,
+    name: str = "",
+) -> CoverageAssessment:
+    """Assess intervals that covered some (k,) of all entries at levels (k,) by a band (k,), (k,) of their fractions.
+
+    The fraction at `level` is reported, and one outside of the band: that one, else the one farthest from its level.
+    """
+    fractions, reported = covered / total, int(np.abs(levels - level).argmin())
+    entries, of_output = pluralize(total, "entry", "entries"), f" of '{name}'" if name else ""
+    sentence = f"Coverage of the {format_percent(level)} intervals{of_output}: {format_percent(fractions[reported])} of {entries}"
+    differences, (low, high) = np.abs(fractions - levels), band
+    is_outside = ((fractions < low) | (fractions > high)) & (differences > MAX_LEVEL_DIFFERENCE)
+    if total < MIN_ENTRIES:
+        end, is_consistent = ", too few for an assessment.", None
+    elif not is_outside.any():
+        others = ", as at all other levels" if len(levels) > 1 else ""
+        end, is_consistent = f", consistent with the nominal level{others}.", True
+    else:
+        worst = reported if is_outside[reported] else int(np.where(is_outside, differences, 0.0).argmax())
+        side = "wide" if fractions[worst] > levels[worst] else "narrow"
+        expected = f"expected by chance: {format_percent(low[worst])} to {format_percent(high[worst])}"
+        end, is_consistent = f". The intervals are too {side} ({expected}).", False
+        if worst != reported:
+            which, found = format_percent(levels[worst]), format_percent(fractions[worst])
+            end = f", but the {which} intervals are too {side}: they contain {found} ({expected})."
+    return CoverageAssessment(name, level, int(covered[reported]), total, sentence + end, is_consistent)
 
 
 def assess_level_set(outside: int, total: int, level: float) -> CoverageAssessment:
@@ -132,8 +163,9 @@ def _assess_level_sets(estimator, rows: Rows) -> Calibration:
 def _assess_tasks(estimator, rows: Rows) -> Calibration:
     mean, std = (np.reshape(part, rows.Y.shape) for part in estimator.predict(rows.X, return_std=True))
     observed = np.isfinite(rows.Y)
-    is_covered = np.abs(rows.Y - mean)[observed] <= ndtri((1 + INTERVAL_LEVEL) / 2) * std[observed]
-    assessment = assess_coverage(int(is_covered.sum()), int(observed.sum()), INTERVAL_LEVEL)
+    coverage = Coverage.of(np.where(observed, ndtr((rows.Y - mean) / std), np.nan))
+    band = coverage.overall_band(CONSISTENCY_PROBABILITY, simultaneous=True)
+    assessment = assess_coverage(coverage.held.sum(1), int(observed.sum()), coverage.levels, band)
     note = "Each entry of the given rows is compared with its predicted interval."
     return Calibration(f"{note} If these are training rows, {IN_SAMPLE_CAVEAT}", (assessment,))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from sklearn.metrics import confusion_matrix
 
 from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.plotting.axes import (
@@ -69,9 +70,7 @@ def draw_class_map(estimator, rows: Rows) -> Axes:
 def draw_confusion(estimator, rows: Rows) -> Axes:
     """Draw the confusion matrix, in numbers of rows."""
     classes, axes = list(estimator.classes_), make_axes()
-    indices = {name: k for k, name in enumerate(classes)}
-    counts = np.zeros((len(classes), len(classes)), dtype=int)
-    np.add.at(counts, ([indices[y] for y in rows.Y], [indices[y] for y in estimator.predict(rows.X)]), 1)
+    counts = confusion_matrix(rows.Y, estimator.predict(rows.X), labels=classes)
     fractions = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     for i, j in np.ndindex(counts.shape):

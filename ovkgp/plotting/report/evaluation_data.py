@@ -30,11 +30,7 @@ class Rows:
     X: pd.DataFrame | np.ndarray
     Y: np.ndarray | None
     is_given: bool
-
-    @property
-    def inputs(self) -> np.ndarray:
-        """X as an array."""
-        return np.asarray(self.X, dtype=np.float64)
+    inputs: np.ndarray  # X as numbers, with dates in days
 
 
 @dataclass(frozen=True)
@@ -46,11 +42,17 @@ class HeldOutPredictions:
     preface: str = ""  # sentence on the choice of the rows
     caveat: str = ""  # sentence on rows that may be training rows
     rows_name: str = "the given rows"
+    groups: np.ndarray | str = "rows"  # labels of rows that were held out together
 
     @property
     def is_leave_one_out(self) -> bool:
-        """Whether these are leave-one-out predictions of stored rows."""
-        return self.rows[0] is None
+        """Whether these are leave-one-out predictions of training rows."""
+        return self.rows[0] is None or self.has_groups
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether groups of training rows were held out."""
+        return not isinstance(self.groups, str)
 
     @property
     def explained(self) -> np.ndarray:
@@ -59,6 +61,11 @@ class HeldOutPredictions:
         centered = self.distribution.Y - column_means(self.distribution.Y)
         total = np.nansum(centered**2, axis=0)
         return np.where(total > 0, 1 - error / np.where(total > 0, total, 1.0), np.nan)
+
+
+def describe_hold_out(held_out: HeldOutPredictions) -> str:
+    """Describe what leave-one-out predictions hold out together."""
+    return "all rows of a group are held out" if held_out.has_groups else "all outputs of a row are held out"
 
 
 def format_output_name(estimator, name: str) -> str:
@@ -75,13 +82,14 @@ def collect_rows(estimator, X=None, Y=None) -> Rows | None:
         raise InputError("X and Y must be given together or not at all. Pass both, in the form used for fit.")
     table = _check_table(lambda: input_table(estimator, _add_column_names(estimator, as_array(X)), reset=False), "X")
     outputs = None if estimator.kind == "none" else _check_outputs(estimator, Y, table)
-    return Rows(_add_column_names(estimator, table), outputs, True)
+    return Rows(as_inputs(estimator, table), outputs, True, np.asarray(table, dtype=np.float64))
 
 
 def _add_column_names(estimator, X):
     """Add the column names of the fit to an array, if there are any."""
     is_array = output_names(X) is None and np.ndim(X) == 2 and np.shape(X)[1] == estimator.n_features_in_
-    return as_inputs(estimator, X) if is_array else X
+    names = estimator.input_names
+    return pd.DataFrame(X, columns=names) if is_array and names is not None else X
 
 
 def _check_outputs(estimator, Y, X: np.ndarray) -> np.ndarray:
@@ -124,14 +132,15 @@ def _check_table(read, name: str):
 def get_training_rows(estimator) -> Rows | None:
     """Return the training rows that a fitted estimator stores; None if it stores none."""
     found = estimator.training_data()
-    return None if found is None else Rows(_add_column_names(estimator, found[0]), found[1], False)
+    if found is None:
+        return None
+    return Rows(as_inputs(estimator, found[0]), found[1], False, np.asarray(found[0], dtype=np.float64))
 
 
-def predict_held_out(estimator, rows: Rows | None) -> HeldOutPredictions | None:
-    """Predict held-out entries of a regressor with predictive distributions; None if there are none.
-
-    Complexity: one prediction of all given rows, or one factorization per draw that predictions average over.
-    """
+def predict_held_out(estimator, rows: Rows | None, groups=None) -> HeldOutPredictions | None:
+    """Predict held-out rows, or groups of them, of a regressor with predictive distributions; None if there are none."""
+    if groups is not None:
+        return _predict_groups(estimator, rows, groups)
     if not estimator.has_predictive:
         return None
     if rows is None or not rows.is_given:
@@ -166,6 +175,17 @@ def _make_keys(rows: Rows, reference: Rows) -> np.ndarray:
     std = column_stds(reference_table)
     digits = np.round((table - column_means(reference_table)) / np.where(std > 0, std, 1.0), 6) + 0.0
     return np.array([row.tobytes().hex() for row in np.nan_to_num(digits, nan=1e300)])
+
+
+def _predict_groups(estimator, rows: Rows | None, groups) -> HeldOutPredictions:
+    """Predict each group of the given training rows from all others."""
+    if rows is None or not rows.is_given:
+        raise InputError("groups must be passed with X and Y, the training rows that the labels belong to.")
+    distribution, is_stored = predictive(estimator, rows.X, rows.Y, groups), get_training_rows(estimator) is not None
+    if is_stored and not (find_training_rows(estimator, rows) | ~np.isfinite(rows.Y).any(1)).all():
+        raise InputError("X and Y must be the training rows if groups is given. Omit groups to evaluate other rows.")
+    labels = np.asarray(groups)
+    return HeldOutPredictions(distribution, (rows.X, rows.Y), groups=labels)
 
 
 def _predict_leave_one_out(estimator, preface: str = "") -> HeldOutPredictions:

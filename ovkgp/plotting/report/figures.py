@@ -14,14 +14,15 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ovkgp import plotting
+from ovkgp.checks import wrong_type
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import OptionError
 from ovkgp.plotting.axes import GUIDE_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import BACKGROUND_LABELS, FIELD_SCALARS
 from ovkgp.plotting.relevance import compute_relevance
 from ovkgp.plotting.report import class_figures
-from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds
+from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds, describe_hold_out
 from ovkgp.plotting.report.fit_warnings import compute_input_sensitivity
 from ovkgp.plotting.report.sections import ReportFigure
 
@@ -68,9 +69,13 @@ def encode_extra_figures(pairs: Iterable) -> tuple[ReportFigure, ...]:
     """Encode the pairs (caption, Figure) that a user adds."""
     found = []
     for pair in pairs:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], Figure)):
-            raise InputError(f"extra_figures must hold pairs (caption, matplotlib Figure), got {type(pair).__name__}.")
-        found.append(encode_figure(pair[1], str(pair[0]), str(pair[0])))
+        try:
+            caption, figure = pair
+        except (TypeError, ValueError):
+            figure = None
+        if not isinstance(figure, Figure):
+            raise wrong_type("extra_figures", "pairs (caption, matplotlib Figure)", pair)
+        found.append(encode_figure(figure, str(caption), str(caption)))
     return tuple(found)
 
 
@@ -85,19 +90,19 @@ def make_trace_figures(estimator) -> tuple[ReportFigure, ...]:
 
 
 def make_fit_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> tuple[ReportFigure, ...]:
-    """Make all figures of the fit; none if the range of the inputs is unknown.
-
-    Complexity: predictions on grids of a few thousand points, and once more the cost of `held_out`.
-    """
+    """Make all figures of the fit; none if the range of the inputs is unknown."""
     if rows is None and estimator.input_range() is None:
         return ()
-    return tuple(_BY_KIND[estimator.kind](estimator, rows, held_out))
+    make_figures = _BY_KIND.get(estimator.kind, make_regression_figures)
+    return tuple(make_figures(estimator, rows, held_out))
 
 
 def make_regression_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
-    """Make the figures of a regressor with a table of outputs."""
+    """Make the figures of a regressor, of a table of outputs, of vectors at tasks, or of the quantiles of a target."""
     structure = estimator.describe().structure
-    if estimator.has_posterior:
+    if estimator.kind == "target":
+        yield _make_quantile_figure(estimator, rows)
+    elif estimator.has_posterior:
         is_planar = (estimator.n_features_in_, estimator.n_outputs_) == (2, 2)
         if is_planar:
             yield from _make_field_figures(estimator, rows, FIELD_SCALARS.get(structure, ()))
@@ -146,17 +151,15 @@ def _make_prediction_figure(estimator, rows: Rows | None) -> ReportFigure:
     )
 
 
-def _make_quantile_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
+def _make_quantile_figure(estimator, rows: Rows | None) -> ReportFigure:
     along = find_most_relevant_input(estimator, rows)
     name = estimator.input_labels()[along]
     levels = {} if estimator.learned_levels is None else {"levels": estimator.learned_levels}
-    yield render_plot(
+    return render_plot(
         partial(plotting.plot_quantiles, estimator, *_get_plot_data(rows), along=along, **levels),
         f"Quantile curves along '{name}' as a fan chart, with the observations as dots.",
         f"Quantiles of a new observation, darker towards the median. {_describe_slice(estimator, name)}",
     )
-    yield from _make_held_out_figures(estimator, held_out)
-    yield from _make_relevance_figures(estimator)
 
 
 def _make_observed_figure(estimator, rows: Rows) -> ReportFigure:
@@ -187,14 +190,12 @@ def _make_held_out_figures(estimator, held_out: HeldOutPredictions | None) -> Re
     if held_out.is_leave_one_out:
         plot = plotting.plot_leave_one_out
         alt = "Observations against their leave-one-out predictions, with 90 % intervals."
-        caption = (
-            "Observed entries against their leave-one-out predictions. Squares lie outside of their 90 % interval."
-        )
+        caption = f"Observed entries against their leave-one-out predictions ({describe_hold_out(held_out)}). Squares lie outside of their 90 % interval."
     else:
         plot = plotting.plot_residuals
         alt = f"Standardized residuals of {held_out.rows_name} against their predictions."
         caption = f"Residuals of {held_out.rows_name}, in standard deviations of the prediction. Those of a calibrated model scatter around zero without a pattern."
-    yield render_panels(plot, estimator, held_out.rows, alt, caption)
+    yield render_panels(plot, estimator, held_out.rows, alt, caption, groups=held_out.groups)
 
 
 def _make_relevance_figures(estimator) -> ReportFigures:
@@ -271,15 +272,4 @@ def _make_level_set_figures(estimator, rows: Rows | None, held_out: HeldOutPredi
     )
 
 
-def _make_task_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
-    if rows is not None:
-        yield _make_observed_figure(estimator, rows)
-
-
-_BY_KIND = {
-    "table": make_regression_figures,
-    "target": _make_quantile_figures,
-    "labels": _make_classifier_figures,
-    "none": _make_level_set_figures,
-    "tasks": _make_task_figures,
-}
+_BY_KIND = {"labels": _make_classifier_figures, "none": _make_level_set_figures}  # all others are regressors

@@ -91,7 +91,7 @@ def _describe_explained_variance(names: list[str], held_out: HeldOutPredictions)
     known = [(name, value) for name, value in zip(names, held_out.explained, strict=True) if np.isfinite(value)]
     if not known:
         return ""
-    quantity = "Leave-one-out explained variance"
+    quantity = f"Leave-one-{'group' if held_out.has_groups else 'row'}-out explained variance"
     if not held_out.is_leave_one_out:
         quantity = f"Explained variance on {held_out.rows_name}"
     if len(names) == 1:
@@ -110,16 +110,23 @@ def _format_explained(fraction: float) -> str:
 
 def summarize_data(estimator, rows: Rows | None) -> DataSummary:
     """Summarize given or stored rows, or what the model knows without them."""
+    outputs, classes, hint = (), (), ""
     if rows is None:
-        return _summarize_without_rows(estimator)
-    inputs = summarize_columns(rows.inputs, estimator.input_labels())
-    outputs, classes = (), ()
-    if estimator.kind == "labels":
-        classes = tuple((str(name), int((name == rows.Y).sum())) for name in estimator.classes_)
-    elif rows.Y is not None:
-        outputs = summarize_columns(rows.Y, estimator.output_labels())
-    shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS], "classes": classes[:MAX_COLUMNS]}
-    return DataSummary(_describe_data(estimator, rows), **shown, omitted=_describe_omitted(inputs, outputs))
+        sentence, inputs, outputs, hint = *_summarize_without_rows(estimator), HINT
+    else:
+        labels = estimator.label_units("input", estimator.input_labels())
+        sentence, inputs = _describe_data(estimator, rows), summarize_columns(rows.inputs, labels)
+        if estimator.kind == "labels":
+            classes = tuple((str(name), int((name == rows.Y).sum())) for name in estimator.classes_)
+        elif rows.Y is not None:
+            outputs = summarize_columns(rows.Y, estimator.output_labels())
+    shown = (columns[:MAX_COLUMNS] for columns in (inputs, outputs, classes))
+    omitted = [
+        f"{len(columns) - MAX_COLUMNS} further {name}"
+        for columns, name in ((inputs, "inputs"), (outputs, "outputs"))
+        if len(columns) > MAX_COLUMNS
+    ]
+    return DataSummary(sentence, *shown, hint, f"The table omits {' and '.join(omitted)}." if omitted else "")
 
 
 def summarize_columns(values: np.ndarray, names: list[str]) -> tuple[Column, ...]:
@@ -153,7 +160,7 @@ def _describe_data(estimator, rows: Rows) -> str:
     return f"{text}, {entries}."
 
 
-def _summarize_without_rows(estimator) -> DataSummary:
+def _summarize_without_rows(estimator) -> tuple[str, tuple[Column, ...], tuple[Column, ...]]:
     inputs, outputs = tuple(Column(name) for name in estimator.input_labels()), ()
     sentence, about = pluralize(len(inputs), "input"), estimator.describe()
     sentence += f" and {_count_outputs(estimator)}"
@@ -163,14 +170,4 @@ def _summarize_without_rows(estimator) -> DataSummary:
         outputs = tuple(Column(name, number) for name, number in zip(names, known, strict=True))
     if about.num_entries is not None:
         sentence += f", {pluralize(about.num_entries, 'observed entry', 'observed entries')}"
-    shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS]}
-    return DataSummary(f"{sentence}.", **shown, hint=HINT, omitted=_describe_omitted(inputs, outputs))
-
-
-def _describe_omitted(inputs: tuple, outputs: tuple) -> str:
-    omitted = [
-        f"{len(columns) - MAX_COLUMNS} further {name}"
-        for columns, name in ((inputs, "inputs"), (outputs, "outputs"))
-        if len(columns) > MAX_COLUMNS
-    ]
-    return f"The table omits {' and '.join(omitted)}." if omitted else ""
+    return f"{sentence}.", inputs, outputs

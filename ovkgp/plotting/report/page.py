@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from operator import methodcaller
 from pathlib import Path
@@ -36,6 +36,7 @@ def write_report(
     *,
     X=None,
     Y=None,
+    groups=None,
     title: str | None = None,
     notes: Iterable[str] = (),
     extra_figures: Iterable = (),
@@ -44,7 +45,7 @@ def write_report(
 
     The sections are data, model, hyperparameters, fit, calibration and warnings. The page needs no network and no
     other file. If X and Y are given, data and calibration are those of these rows; otherwise, those of the stored
-    training rows, with leave-one-out predictions.
+    training rows, each of which is predicted from all other rows.
 
     Parameters
     ----------
@@ -54,6 +55,9 @@ def write_report(
         File to write, replaced if it exists. Its folder must exist.
     X, Y : array-like of shape (n, d) and (n, p), default=None
         Rows with the columns of the fit, NaN in Y where missing. Y has labels of shape (n,) for a classifier.
+    groups : array-like of shape (n,), default=None
+        Labels of groups (tracks, stations) of the training rows X and Y. If given, all rows of a group are predicted from the
+        other groups.
     title : str, default=None
         Title of the page. If None, the names or numbers of outputs and inputs.
     notes : iterable of str, default=()
@@ -96,15 +100,18 @@ def write_report(
     True
     """
     target = check_writable(path)
-    report = collect_sections(estimator, target.name, X=X, Y=Y, title=title, notes=notes, extra_figures=extra_figures)
+    options = {"title": title, "notes": notes, "extra_figures": extra_figures}
+    report = collect_sections(estimator, target.name, X=X, Y=Y, groups=groups, **options)
     replace_file(target, methodcaller("write", render(report).encode()))
     return target
 
 
-def collect_sections(estimator, file_name: str, *, X=None, Y=None, title=None, notes=(), extra_figures=()) -> Report:
+def collect_sections(
+    estimator, file_name: str, *, X=None, Y=None, groups=None, title=None, notes=(), extra_figures=()
+) -> Report:
     """Collect all sections of the report; the arguments are those of `write_report`."""
     rows, extra = collect_rows(estimator, X, Y), encode_extra_figures(extra_figures)
-    held_out, model = predict_held_out(estimator, rows), estimator.describe()
+    held_out, model = predict_held_out(estimator, rows, groups), estimator.describe()
     calibration = assess_calibration(estimator, rows, held_out)
     warnings = (*collect_warnings(estimator, rows), *miscalibrated_intervals(calibration.assessments))
     fit = make_fit_figures(estimator, rows, held_out)
@@ -134,7 +141,13 @@ def render(report: Report) -> str:
 @cache
 def _load_template():
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": _format_data, "percent": format_percent, "formula": format_formula, "prose": _tie}
+    prose = partial(NUMBER_SPACES.sub, "\N{NO-BREAK SPACE}")
+    environment.filters |= {
+        "number": _format_data,
+        "percent": format_percent,
+        "formula": format_formula,
+        "prose": prose,
+    }
     return environment.from_string(_read_resource(TEMPLATE))
 
 
@@ -147,11 +160,6 @@ def _format_data(value: float | None, digits: int = 4) -> Markup:
     if value is None:
         return Markup("–")
     return Markup('<data value="{}">{}</data>').format(repr(float(value)), format_number(value, digits))
-
-
-def _tie(sentence: str) -> str:
-    """Replace spaces inside of numbers by no-break spaces."""
-    return NUMBER_SPACES.sub("\N{NO-BREAK SPACE}", sentence)
 
 
 def format_formula(text: str) -> Markup:

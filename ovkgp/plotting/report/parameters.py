@@ -104,10 +104,7 @@ class LaplaceDraws(NamedTuple):
 
 
 def sample_laplace(estimator) -> LaplaceDraws | None:
-    """Sample the Laplace approximation of a trained `GPRegressor`; None if it is expensive or not applicable.
-
-    Complexity: some tens of gradients of the evidence, two per parameter, and one evaluation for each of 200 draws.
-    """
+    """Sample the Laplace approximation of a trained `GPRegressor`; None if it is expensive or not applicable."""
     if not _is_cheap(estimator):
         return None
     data = estimator.training_observations()

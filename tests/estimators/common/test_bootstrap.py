@@ -1,9 +1,12 @@
 """Tests of `ovkgp.estimators.common.bootstrap`."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
-from ovkgp.estimators.common.bootstrap import MIN_WEIGHT, replicate_fits, replicate_weights
+from ovkgp.estimators.common.bootstrap import MIN_WEIGHT, refitted_weights, replicate_fits, replicate_weights
 from ovkgp.exceptions import FitWarning
 
 
@@ -75,3 +78,11 @@ def test_replicate_fits_show_progress_if_verbose(capsys):
     assert capsys.readouterr().err == ""
     replicate_fits(np.sum, np.ones((3, 2)), verbose=1)
     assert "replicates" in capsys.readouterr().err
+
+
+def test_refitted_weights_end_all_fits_if_one_was_interrupted():
+    weights = torch.ones(2, 3)
+    finished, interrupted = (SimpleNamespace(interrupted=value) for value in (False, True))
+    np.testing.assert_array_equal(refitted_weights(SimpleNamespace(weights=weights, report=finished)), weights)
+    with pytest.raises(KeyboardInterrupt):
+        refitted_weights(SimpleNamespace(weights=weights, report=interrupted))

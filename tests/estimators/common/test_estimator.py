@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 
 import ovkgp
 from ovkgp import estimators, plotting
-from ovkgp.cli.prediction_job import InputFile, predict_file, read_evaluation_data
+from ovkgp.cli.prediction_job import predict_file, read_evaluation_data
 from ovkgp.criticism import coverage, training_data
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.descriptions import Description
@@ -76,7 +76,7 @@ def test_trial_estimator_is_predicted_by_command(data, tmp_path):
     X, Y = data
     X.to_csv(tmp_path / "rows.csv", index=False)
     model = Averages().fit(X, Y)
-    assert predict_file(model, InputFile(tmp_path / "rows.csv"), tmp_path / "out.csv", PredictionRequest()) == 40
+    assert predict_file(model, tmp_path / "rows.csv", tmp_path / "out.csv", PredictionRequest()) == 40
     found = pd.read_csv(tmp_path / "out.csv")
     assert list(found) == ["a", "b", "u_mean", "v_mean"]
     np.testing.assert_allclose(found["v_mean"], Y["v"].mean() / 2)

@@ -21,7 +21,7 @@ from ovkgp.estimators.common.summary import (
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.inference.strategies.exact import DenseStrategy, ExactStrategy, KroneckerStrategy
-from ovkgp.inference.training import numpy_evidence
+from ovkgp.inference.training import numpy_density
 from ovkgp.kernels import IndependentKernel
 
 INPUTS, OUTPUTS = ["east", "north"], ["u", "v"]
@@ -65,7 +65,7 @@ def row(parameter, output, column, *values):
         ("scale_2", ("scale_2", None)),  # there are two outputs
         ("lengthscale", ("lengthscale", None)),
         ("output_matrix", ("output_matrix", None)),
-        ("curl.lengthscale", ("curl.lengthscale", None)),
+        ("curl_free.lengthscale", ("curl_free.lengthscale", None)),
         ("component_1.output_matrix", ("component_1.output_matrix", None)),
         ("mean.slopes", ("mean.slopes", None)),
     ],
@@ -141,12 +141,17 @@ def test_list_hyperparameters_of_a_decomposable_kernel_has_std_and_correlation()
 
 
 def test_list_hyperparameters_of_a_helmholtz_kernel_has_prefixes():
-    values = {"curl.outputscale": 4.0, "curl.lengthscale": [[1.0]], "div.outputscale": 9.0, "div.lengthscale": [[2.0]]}
+    values = {
+        "curl_free.outputscale": 4.0,
+        "curl_free.lengthscale": [[1.0]],
+        "divergence_free.outputscale": 9.0,
+        "divergence_free.lengthscale": [[2.0]],
+    }
     assert listed(values, "helmholtz") == [
-        ("curl.potential std", "", "", 2.0),
-        ("curl.lengthscale", "", "all", 1.0),
-        ("div.stream function std", "", "", 3.0),
-        ("div.lengthscale", "", "all", 2.0),
+        ("curl_free.potential std", "", "", 2.0),
+        ("curl_free.lengthscale", "", "all", 1.0),
+        ("divergence_free.stream function std", "", "", 3.0),
+        ("divergence_free.lengthscale", "", "all", 2.0),
     ]
 
 
@@ -268,7 +273,15 @@ def test_hyperparameter_table_of_a_decomposable_kernel_is_in_original_units():
 @pytest.mark.parametrize(
     ("kernel", "parameters"),
     [
-        ("helmholtz", {"curl.potential std", "curl.lengthscale", "div.stream function std", "div.lengthscale"}),
+        (
+            "helmholtz",
+            {
+                "curl_free.potential std",
+                "curl_free.lengthscale",
+                "divergence_free.stream function std",
+                "divergence_free.lengthscale",
+            },
+        ),
         (
             "lmc",
             {f"component_{k}.{name}" for k in (1, 2) for name in ("signal std", "signal correlation", "lengthscale")},
@@ -403,7 +416,7 @@ def test_failed_training_lists_hyperparameters_by_column(kernel, monkeypatch):
 
     for strategy in (KroneckerStrategy, DenseStrategy):
         monkeypatch.setattr(strategy, "log_evidence", fail)
-    monkeypatch.setattr(numpy_evidence, "solve_and_invert", fail_in_numpy)
+    monkeypatch.setattr(numpy_density, "solve_and_invert", fail_in_numpy)
     X = pd.DataFrame({"depth": np.linspace(0, 1, 12), "age": np.linspace(3, 2, 12) ** 2})
     Y = pd.DataFrame({"salt": np.sin(X["depth"]), "heat": np.cos(X["age"])})
     with pytest.raises(FactorizationError, match="not positive definite") as caught:

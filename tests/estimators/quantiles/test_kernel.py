@@ -7,9 +7,9 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 from scipy import stats
+from scipy.optimize import minimize
 
 from ovkgp.estimators.common.task_options import input_factor
-from ovkgp.estimators.quantiles import kernel as quantile_kernel
 from ovkgp.estimators.quantiles.kernel import (
     MAX_INITIAL_LAM,
     NOISE_RATIOS,
@@ -21,9 +21,11 @@ from ovkgp.estimators.quantiles.kernel import (
     estimate_gaussian_scales,
     learn_kernel,
     learn_trend,
+    make_log_density,
     quadratic_monomials,
 )
 from ovkgp.estimators.quantiles.rows import QuantileRows
+from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.tasks.factors import KernelFactor
 from ovkgp.kernels.records import named_kernels
 
@@ -38,26 +40,42 @@ def inputs(n=80, d=2, seed=0):
     return rng.standard_normal((n, d)), 0.1 * rng.standard_normal(n)
 
 
-def test_log_posterior_matches_a_dense_gaussian_process_and_its_priors():
+def test_log_density_matches_a_dense_gaussian_process_and_its_priors():
     X, noise = inputs(30)
     rows = scaled_rows(X, X[:, 0] + noise)
-    X, y = torch.from_numpy(rows.X), torch.from_numpy(rows.y)
-    posterior = quantile_kernel._LogPosterior(X, y, "rbf", "quadratic", None)
-    logs = np.array([0.3, -0.2, -1.0, 0.1, 0.4, -0.7])
-    value, gradient = posterior(logs)
-    scale, (noise, s, linear, q) = np.exp(logs[:2]), np.exp(logs[2:])
-    gram = (X @ X.T / 2).numpy()
+    data = Observations(torch.from_numpy(rows.X), torch.from_numpy(rows.y)[:, None])
+    density = make_log_density(data, "rbf", "quadratic", None)
+    logs = np.array([-1.0, 0.1, 0.4, -0.7, 0.3, -0.2])
+    value, gradient = density(logs)
+    (noise, s, linear, q), scale = np.exp(logs[:4]), np.exp(logs[4:])
+    gram = rows.X @ rows.X.T / 2
     lag = (rows.X[:, None] - rows.X) / scale
     K = s * np.exp(-(lag**2).sum(-1) / 2) + linear * gram + q * gram**2 + (s + linear + q)
     K += (noise + 1e-6) * np.eye(30)
-    evidence = -(rows.y @ np.linalg.solve(K, rows.y) + np.linalg.slogdet(K)[1] + 30 * math.log(2 * math.pi)) / 2
-    difference = logs[:2] - math.log(2 * math.sqrt(2))
-    prior = difference @ np.linalg.solve(np.ones((2, 2)) + 0.25 * np.eye(2), difference) / 2
-    prior += (((logs[2:] - np.array([-1.0, 0.0, 0.0, -2.0])) / np.array([1.5, 3.0, 3.0, 3.0])) ** 2).sum() / 2
-    assert value == pytest.approx(prior - evidence, rel=1e-9)
+    expected = stats.multivariate_normal(np.zeros(30), K).logpdf(rows.y)
+    prior_covariance = np.ones((2, 2)) + 0.25 * np.eye(2)
+    expected += stats.multivariate_normal([math.log(2 * math.sqrt(2))] * 2, prior_covariance).logpdf(logs[4:])
+    expected += stats.norm([-1.0, 0.0, 0.0, -2.0], [1.5, 3.0, 3.0, 3.0]).logpdf(logs[:4]).sum()
+    assert value == pytest.approx(expected, rel=1e-9)
     steps = 1e-5 * np.eye(6)
-    numeric = [(posterior(logs + step)[0] - posterior(logs - step)[0]) / 2e-5 for step in steps]
+    numeric = [(density(logs + step)[0] - density(logs - step)[0]) / 2e-5 for step in steps]
     np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
+
+
+def test_learn_kernel_finds_the_optimum_of_another_optimizer():
+    X, noise = inputs(60)
+    rows = scaled_rows(X, np.sin(2 * X[:, 0]) + noise)
+    sample = rows.clip_outliers().sample(500)
+    data = Observations(torch.from_numpy(sample.X), torch.from_numpy(sample.Y))
+    density = make_log_density(data, "rbf", "linear", None)
+
+    def objective(logs):
+        value, gradient = density(logs)
+        return -value, -gradient
+
+    initial, bounds = density.vector.get(), density.vector.bounds
+    best = minimize(objective, initial, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-12})
+    assert learn_kernel(rows, "rbf", "linear").log_density == pytest.approx(-best.fun, abs=1e-6 * len(rows))
 
 
 @pytest.mark.parametrize("name", list(named_kernels()))

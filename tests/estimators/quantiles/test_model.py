@@ -15,7 +15,7 @@ from ovkgp.estimators.quantiles.model import (
     LAM_EXPONENTS,
     QuantilePath,
     build_quantile_model,
-    cross_validate_lam,
+    compute_lam_path,
     finite_levels,
     make_task_side,
     select_kernel,
@@ -168,7 +168,7 @@ def test_path_losses_equal_those_of_separate_refits(monkeypatch):
     monkeypatch.setattr(quantile_model, "PATH_MAX_ITER", 5000)
     model, side = model_and_side()
     problem, folds = model.problem(side, 1e-3), model.rows.folds(4, 0)
-    path = cross_validate_lam(problem, folds)
+    path = compute_lam_path(problem, folds)
     for k in (0, 3):
         total = 0.0
         for fold in folds:
@@ -188,7 +188,7 @@ def test_path_losses_equal_those_of_separate_refits(monkeypatch):
 
 def test_path_ends_after_two_rises_below_the_initial_lam():
     model, side = model_and_side(100)
-    path = cross_validate_lam(model.problem(side, model.scales.lam(100)), model.rows.folds(5, 0))
+    path = compute_lam_path(model.problem(side, model.scales.lam(100)), model.rows.folds(5, 0))
     best = int(path.losses.argmin())
     assert len(path.lams) == len(LAM_EXPONENTS) or len(path.lams) - 1 - best >= 2
     assert (np.diff(path.lams) < 0).all()
@@ -198,7 +198,7 @@ def test_path_ends_after_two_rises_below_the_initial_lam():
 def test_path_continues_above_the_initial_lam():
     # an initial λ far too large: all curves are those of the prior for a long while
     model, side = model_and_side(40)
-    path = cross_validate_lam(model.problem(side, 3.0), model.rows.folds(4, 0))
+    path = compute_lam_path(model.problem(side, 3.0), model.rows.folds(4, 0))
     assert path.lams[-1] < 3.0
     assert path.best < 1.0
 

@@ -589,7 +589,11 @@ def test_hyperparameters_in_original_units_reproduce_the_prior(kernel):
         for name, value in hyperparameters(model.gp_.kernel).items()
     }
     written = copy.deepcopy(model.gp_.kernel)
-    terms = {"independent": ("0.", "1."), "lmc": ("component_1.", "component_2."), "helmholtz": ("curl.", "div.")}
+    terms = {
+        "independent": ("0.", "1."),
+        "lmc": ("component_1.", "component_2."),
+        "helmholtz": ("curl_free.", "divergence_free."),
+    }
     for path, part in written.named_modules():
         prefix = "".join(terms[kernel][int(step)] for step in path.split(".") if step.isdigit())
         if isinstance(part, ScaleKernel):
@@ -724,7 +728,7 @@ def test_fit_treats_masked_entries_as_missing():
 
 def test_function_draws_reject_inputs_of_wrong_shape(fitted):
     draws = fitted.sample_functions(2, random_state=0)
-    for X in (np.zeros((3, 1)), np.zeros((3, 4)), np.zeros(3)):
+    for X in (np.zeros((3, 1)), np.zeros((3, 4)), np.zeros(3), np.zeros((3, 1, 1))):
         with pytest.raises(InputError, match="shape"):
             draws(X)
 

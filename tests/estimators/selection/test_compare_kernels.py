@@ -57,7 +57,7 @@ def test_compare_kernels_matches_gp_regressor():
     assert found.log_evidence == pytest.approx(model.log_evidence_, rel=1e-10)
     trained = sum(parameter.numel() for parameter in model.gp_.parameters())
     assert found.penalized_evidence == pytest.approx(model.log_evidence_ - trained, rel=1e-10)
-    assert found.elpd_loo == found.elpd_loo_point and np.isnan(found.khat_max)
+    assert found.elpd_loo == found.elpd_loo_point and "khat_max" not in found
     folds = KFold(3, shuffle=True, random_state=0)
     predicted = cross_val_predict(ovkgp.GPRegressor("independent", random_state=0), X, Y, cv=folds)
     assert found.cv_rmse == pytest.approx(np.sqrt(np.nanmean((predicted - Y) ** 2)), rel=1e-8)
@@ -244,3 +244,45 @@ def test_log_evidence_of_sampled_candidate_is_at_mode():
         warnings.simplefilter("ignore")
         table = compare_kernels(candidates, X, Y, cv=None, method="none", random_state=0)
     assert table.log_evidence["drawn"] == pytest.approx(table.log_evidence["trained"], rel=1e-10)
+
+
+def test_khat_is_none_where_nothing_was_drawn():
+    X, Y = related(20)
+    fixed = ovkgp.GPRegressor(DecomposableKernel(RBFKernel(), 2, 1), hyperparameters="fixed", noise=0.5)
+    candidates = {"fixed": fixed, "trained": "independent"}
+    found = compare_kernels(candidates, X, Y, cv=None, sampling={"draws": 30}, random_state=0)
+    assert found.khat_max["fixed"] is None and np.isfinite(found.khat_max["trained"])
+
+
+def test_compare_kernels_holds_out_groups():
+    """Rows come in tight groups, which a model with a short lengthscale explains only if it has seen the group."""
+    rng = np.random.default_rng(0)
+    tracks = np.repeat(np.arange(10), 4)
+    X, Y = tracks[:, None] + 0.01 * rng.normal(size=(40, 1)), rng.normal(size=(10, 2))[tracks]
+    Y = Y + 0.1 * rng.normal(size=Y.shape)
+    options = {"cv": 5, "method": "none", "random_state": 0}
+    candidates = {"a": ovkgp.GPRegressor("decomposable", rank=2)}
+    rows, groups = (compare_kernels(candidates, X, Y, groups=labels, **options).loc["a"] for labels in (None, tracks))
+    assert rows.cv_rmse < 0.3 < 0.7 < groups.cv_rmse
+    assert groups.elpd_loo < rows.elpd_loo - 10
+    names = np.array([f"track {number}" for number in tracks])
+    again = compare_kernels(candidates, X, Y, groups=names, **options).loc["a"]
+    assert again.elpd_loo == pytest.approx(groups.elpd_loo, rel=1e-6)
+    with pytest.raises(OptionError, match="number of groups"):
+        compare_kernels(candidates, X, Y, groups=tracks, cv=11)
+
+
+def test_compare_kernels_compares_likelihoods():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (60, 1))
+    y = rng.poisson(np.exp(0.5 + 2 * np.sin(2 * X[:, 0])))
+    counts = ovkgp.GPRegressor("independent", likelihood="poisson", num_frequencies=10)
+    candidates = {"poisson": counts, "gaussian": "independent"}
+    found = compare_kernels(candidates, X, y, cv=2, method="none", random_state=0)
+    assert (found.error == "").all() and list(found.index) == ["poisson", "gaussian"]
+    scores = ["log_evidence", "elpd_loo", "elpd_loo_point", "cv_log_density", "elpd_loo_se"]
+    assert np.isfinite(found[scores].to_numpy(dtype=float)).all()
+    assert (found.loc["poisson", scores[:4]] > found.loc["gaussian", scores[:4]]).all()
+    assert found.khat_max["poisson"] < 0.7 and found.khat_max["gaussian"] is None
+    grouped = compare_kernels({"poisson": counts}, X, y, cv=2, method="none", groups=np.arange(60) // 6, random_state=0)
+    assert "groups is not supported" in grouped.error["poisson"] and np.isfinite(grouped.cv_log_density["poisson"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 import xarray
 from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
 import ovkgp
 from ovkgp.estimators.selection.predictive_scores import (
@@ -34,19 +34,38 @@ def fitted():
     return ovkgp.GPRegressor("decomposable", random_state=0).fit(X, Y), X, Y
 
 
-def test_loo_densities_match_predictions_from_other_entries(fitted):
+def joint_density(model, X, Y, own):
+    """Log density of the observed entries of some rows, given the others, at the trained hyperparameters."""
+    scaling, observed = model.scaling_, np.isfinite(Y[own]).ravel()
+    others = np.where(own[:, None], np.nan, Y)
+    prediction = model.gp_.condition(scaling.inputs(X), scaling.outputs(others)).predict(
+        scaling.inputs(X[own]), "full", noise=True
+    )
+    scale = np.tile(scaling.output_scale, own.sum())
+    covariance = (prediction.cov.numpy() * np.outer(scale, scale))[np.ix_(observed, observed)]
+    mean = scaling.mean(prediction.mean).ravel()[observed]
+    return multivariate_normal.logpdf(Y[own].ravel()[observed], mean, covariance)
+
+
+def test_loo_densities_match_predictions_from_other_rows(fitted):
     model, X, Y = fitted
-    found, scaling = compute_loo_densities(model, X, Y), model.scaling_
-    entries = np.argwhere(np.isfinite(Y))
-    assert len(found) == len(entries) == 28
-    for k, (i, j) in list(enumerate(entries))[::5]:
-        others = Y.copy()
-        others[i, j] = np.nan
-        posterior = model.gp_.condition(scaling.inputs(X), scaling.outputs(others))
-        prediction = posterior.predict(scaling.inputs(X[i : i + 1]), "diag", noise=True)
-        mean, std = scaling.mean(prediction.mean)[0, j], scaling.std(prediction.std)[0, j]
-        # given θ, the noise of the other output of the row is independent of this one
-        assert found[k] == pytest.approx(norm.logpdf(Y[i, j], mean, std), abs=1e-8)
+    found, khat = compute_loo_densities(model, X, Y)
+    rows = np.flatnonzero(np.isfinite(Y).any(1))
+    assert len(found) == len(rows) == 15 and khat is None
+    for k, i in enumerate(rows):
+        assert found[k] == pytest.approx(joint_density(model, X, Y, np.arange(16) == i), abs=1e-8)
+
+
+def test_loo_densities_match_predictions_from_other_groups(fitted):
+    model, X, Y = fitted
+    tracks = np.array([*"aabbccdd" * 2])
+    tracks[7] = "z"  # a group without observed values
+    found, _ = compute_loo_densities(model, X, Y, tracks)
+    assert len(found) == 4
+    for k, label in enumerate("abcd"):
+        assert found[k] == pytest.approx(joint_density(model, X, Y, tracks == label), abs=1e-8)
+    drawn, khat = compute_psis_loo_densities(model, X, Y, "laplace", groups=tracks, random_state=0, draws=200)
+    assert drawn.shape == khat.shape == (4,) and np.abs(drawn - found).max() < 3
 
 
 def test_heldout_rows_are_scored_by_noisy_predictions(fitted):
@@ -74,23 +93,23 @@ def test_heldout_rows_are_scored_by_mixture_of_draws():
 
 def test_psis_loo_densities_match_arviz_in_original_units(fitted):
     model, X, Y = fitted
-    found = compute_psis_loo_densities(model, X, Y, "laplace", random_state=3, draws=100)
+    log_density, khats = compute_psis_loo_densities(model, X, Y, "laplace", random_state=3, draws=100)
     rows = np.isfinite(Y).any(1)
     inputs, outputs = model.scaling_.inputs(X[rows]), model.scaling_.outputs(Y[rows])
     direct = sample_hyperparameters(
         model.gp_, inputs, outputs, "laplace", draws=100, random_state=3, prior_draws=0, posterior_predictive=False
     )
     pointwise, khat = run_psis_loo(direct)
-    scale = np.broadcast_to(model.scaling_.output_scale, Y.shape)[np.isfinite(Y)]
-    np.testing.assert_allclose(found.log_density, pointwise - np.log(scale), rtol=1e-12)
-    np.testing.assert_array_equal(found.khat, khat)
+    shift = np.isfinite(Y[rows]) @ np.log(model.scaling_.output_scale)
+    np.testing.assert_allclose(log_density, pointwise - shift, rtol=1e-12)
+    np.testing.assert_array_equal(khats, khat)
 
 
 def test_psis_loo_densities_approach_closed_form_for_many_rows():
     X, Y = data(n=120, missing=False)
     model = ovkgp.GPRegressor("independent", random_state=0).fit(X, Y)
-    point = compute_loo_densities(model, X, Y)
-    drawn = compute_psis_loo_densities(model, X, Y, "laplace", random_state=0, draws=100).log_density
+    point, _ = compute_loo_densities(model, X, Y)
+    drawn, _ = compute_psis_loo_densities(model, X, Y, "laplace", random_state=0, draws=100)
     assert abs(drawn.sum() - point.sum()) < 0.02 * len(point)
     assert np.corrcoef(drawn, point)[0, 1] > 0.99
 

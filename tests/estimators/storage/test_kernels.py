@@ -291,12 +291,21 @@ def test_kernel_to_spec_rejects_kernel_changed_after_construction():
         kernel_to_spec(kernel)
 
 
-@pytest.mark.parametrize("value", ["rbf", None, Delay(0.1), FreeMatrix(2)])
+@pytest.mark.parametrize("value", ["rbf", None, Delay(0.1)])
 def test_kernel_to_spec_rejects_other_types(value):
     with pytest.raises(KernelTypeError, match=r"gpytorch\.kernels\.Kernel"):
         kernel_to_spec(value)
     with pytest.raises(KernelTypeError, match=r"gpytorch\.kernels\.Kernel"):
         load_kernel_state(value, {})
+
+
+def test_output_matrix_is_stored_but_is_not_a_kernel():
+    spec, tensors = kernel_to_spec(FreeMatrix(2))
+    assert type(kernel_from_spec(spec, tensors, FreeMatrix)) is FreeMatrix
+    with pytest.raises(KernelTypeError, match="expected a kernel"):
+        kernel_from_spec(spec, tensors)
+    with pytest.raises(KernelTypeError, match=r"gpytorch\.kernels\.Kernel"):
+        load_kernel_state(FreeMatrix(2), {})
 
 
 # --- invalid specs --------------------------------------------------------------------------------------------------

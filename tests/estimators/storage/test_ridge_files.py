@@ -18,7 +18,6 @@ from storage_cases import assert_close
 import ovkgp
 from ovkgp import ManifoldRidge, ORFFRidge, OVKRidge, SimplexClassifier
 from ovkgp.estimators.storage.file import read_model, write_model
-from ovkgp.estimators.storage.storage import save
 from ovkgp.estimators.storage.values import decode, encode
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
 from ovkgp.kernels import (
@@ -268,7 +267,7 @@ def path(tmp_path):
 
 def through(model, path, **options):
     """Save and load a model."""
-    save(model, path)
+    model.save(path)
     return ovkgp.load(path, **options)
 
 
@@ -495,7 +494,7 @@ BY_PRODUCTS = {
 def test_save_rejects_matrix_free_posteriors(case, path):
     model = BY_PRODUCTS[case]().fit(*(labeled_table() if case == "classifier" else table()))
     with pytest.raises(OptionError, match="closed_form"):
-        save(model, path)
+        model.save(path)
     assert not path.exists()
 
 
@@ -512,7 +511,7 @@ def test_save_names_unsupported_options(model, name, value, path):
     data = labeled_table() if isinstance(model, SimplexClassifier) else table()
     model = clone(model).fit(*data).set_params(**{name: value})
     with pytest.raises(InputError, match=name):
-        save(model, path)
+        model.save(path)
     assert not path.exists()
 
 
@@ -522,14 +521,14 @@ KINDS = [OVKRidge, ORFFRidge, ManifoldRidge, SimplexClassifier]
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_rejects_unfitted_estimator(kind, path):
     with pytest.raises(NotFittedError):
-        save(kind(), path)
+        kind().save(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_rejects_subclass(kind, path):
     subclass = type("Subclass", (kind,), {})
     with pytest.raises(InputError, match="Subclass"):
-        save(subclass(), path)
+        subclass().save(path)
 
 
 def small(kind):
@@ -539,7 +538,7 @@ def small(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_load_rejects_damaged_file(kind, path):
-    save(small(kind), path)
+    small(kind).save(path)
     data = path.read_bytes()
     for damaged in (data[: len(data) // 2], data[:-1], data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]):
         path.write_bytes(damaged)
@@ -549,7 +548,7 @@ def test_load_rejects_damaged_file(kind, path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_load_rejects_missing_tensor_or_attribute(kind, path):
-    save(small(kind), path)
+    small(kind).save(path)
     tensors, header = read_model(path)
     for name in tensors:
         write_model(path, {key: tensor for key, tensor in tensors.items() if key != name}, header)
@@ -564,7 +563,7 @@ def test_load_rejects_missing_tensor_or_attribute(kind, path):
 
 @pytest.mark.parametrize("name", ["os.system", "Estimator", "GPRegressor"])
 def test_load_rejects_unknown_class_inside_classifier(name, path):
-    save(small(SimplexClassifier), path)
+    small(SimplexClassifier).save(path)
     tensors, header = read_model(path)
     header["ridge_"]["estimator"] = name
     write_model(path, tensors, header)
@@ -629,7 +628,7 @@ def test_loaded_model_keeps_output_name(model, tmp_path):
     y = (X["a"] > 0).astype(float)
     assert clone(model).fit(X.to_numpy(), y.to_numpy()).output_names_ == ["y"]
     model = clone(model).fit(X, y.rename("bought"))
-    save(model, tmp_path / "model.ovkgp")
+    model.save(tmp_path / "model.ovkgp")
     again = ovkgp.load(tmp_path / "model.ovkgp")
     assert again.output_names_ == model.output_names_ == ["bought"]
     assert again.feature_names_in_.tolist() == ["a", "b"]

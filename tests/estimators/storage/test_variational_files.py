@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import ovkgp
-from ovkgp.estimators.storage.modules import blank_likelihood
+from ovkgp.estimators.storage.kernels import blank_likelihood
 from ovkgp.estimators.storage.values import decode, encode
 from ovkgp.exceptions import InputError, ModelFileError, OptionError
 from ovkgp.inference.likelihoods import (

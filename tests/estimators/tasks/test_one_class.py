@@ -285,6 +285,7 @@ def test_inputs_are_scaled_except_for_a_kernel_object():
 # --- uncertainty ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_std_decreases_with_more_rows():
     """The Bayesian bootstrap: about as √n, and close to the standard deviation over data sets."""
     new = mixture(40, 5)

@@ -67,6 +67,7 @@ def test_monte_carlo_kernel_agrees_with_the_closed_form(name, bounded):
             assert (error.abs() <= 4 * standard_error + 1e-12).all(), (error / standard_error).abs().max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if name != "cosine"])
 def test_errors_decrease_as_one_over_root_d(name):
     kernel, x = make(name), points(NUM_DIMS[name])
@@ -103,6 +104,7 @@ def test_orthogonal_and_qmc_errors_are_smaller_than_iid_at_equal_d(name, sampler
     assert ours < 0.9 * iid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["orthogonal", "qmc"])
 @pytest.mark.parametrize(
     "name", ["rbf", "matern32", "rq", "icm", "lmc", "curl-free rbf", "divergence-free matern52", "helmholtz"]

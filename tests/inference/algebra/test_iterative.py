@@ -15,8 +15,7 @@ from pairwise import pairwise
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.algebra.iterative import IterativeSolver, iterative_log_density
-from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-from ovkgp.inference.algebra.preconditioners import make_preconditioner, pivoted_cholesky
+from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, make_preconditioner, pivoted_cholesky
 
 N, P = 60, 3
 NOISES = ("shared", "per_output", "full", "full, by point", "known")

@@ -19,7 +19,7 @@ from ovkgp.inference.likelihoods import (
     register_likelihood_priors,
 )
 from ovkgp.inference.likelihoods.factory import LIKELIHOODS
-from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.priors import LogPrior
 
 
 @pytest.mark.parametrize("name", list(LIKELIHOODS))

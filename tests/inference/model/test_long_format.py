@@ -170,7 +170,7 @@ def test_long_format_leaves_inputs_unchanged():
         (([0.0], 0, [1.0]), "task must be"),
         (([0.0], [0], [[1.0]]), r"y has shape \(1, 1\)"),
         ((np.zeros((1, 1, 1)), [0], [1.0]), r"x has shape \(1, 1, 1\)"),
-        ((["a"], [0], [1.0]), "x must contain numbers"),
+        ((["a"], [0], [1.0]), "x must be an array of numbers"),
         (([0.0, 1.0], [0, 10**12], [1.0, 1.0]), r"tasks=sorted\(set\(task\)\)"),
     ],
 )

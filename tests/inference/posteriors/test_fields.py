@@ -160,7 +160,7 @@ def normal(*shape, seed):
 
 
 class Case:
-    """A kernel, its oracle, data and test points; `mean` is the prior mean the field is given less of."""
+    """A kernel, its oracle, data and test points; `mean` is the prior mean of the field."""
 
     def __init__(self, name, missing=True, n=9, mean="zero", features=None):
         make, self.parts, d = CASES[name]
@@ -257,7 +257,7 @@ def test_scalar_posterior_with_reference_equals_dense_algebra(name, index):
 @pytest.mark.parametrize("name", HELMHOLTZ)
 def test_components_equal_dense_algebra(name, index):
     case = Case(name)
-    component = case.posterior.components()[("curl", "div")[index]]
+    component = case.posterior.components()[("curl_free", "divergence_free")[index]]
     part = case.parts[index]
     agrees(component, case.test, *case.oracle(part.field, part.field))
 
@@ -279,7 +279,7 @@ def test_scalar_mean_has_field_mean_as_derivatives(name, index):
     case = Case(name, mean="constant")
     points = torch.cat([case.test, case.X[:3]])  # at data, too, where distances vanish
     scalar = case.scalar(index, case.test[0])
-    field = case.posterior.predict(points).mean - 0.4
+    field = case.posterior.predict(points).mean
     close(field_from(lambda X: scalar.predict(X).mean, case.parts[index], points), field)
 
 
@@ -292,7 +292,7 @@ def test_helmholtz_scalars_agree_with_components(name):
         mean = component.predict(case.test).mean
         close(field_from(lambda X, s=scalar: s.predict(X).mean, case.parts[index], case.test), mean)
     total = sum(component.predict(case.test).mean for component in components.values())
-    close(total, case.posterior.predict(case.test).mean - 0.4)
+    close(total, case.posterior.predict(case.test).mean)
 
 
 # --- random features -------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def test_components_of_features_equal_dense_algebra(name, index):
     test = test * own
     C = np.eye(Phi.shape[1]) + Phi[observed].T @ Phi[observed] / NOISE
     mean = test @ np.linalg.solve(C, Phi[observed].T @ y[observed] / NOISE)
-    component = case.posterior.components()[("curl", "div")[index]]
+    component = case.posterior.components()[("curl_free", "divergence_free")[index]]
     agrees(component, case.test, mean.reshape(-1, 2), test @ np.linalg.solve(C, test.T))
 
 
@@ -398,7 +398,7 @@ def test_drawn_scalar_has_drawn_field_as_derivatives(name, index, strategy):
     pinned = case.scalar(index, case.test[0]).sample_functions(3, random_state=11)
     fields = case.posterior.sample_functions(3, random_state=11)
     for i in range(3):
-        expected = fields[i](case.test) - 0.4
+        expected = fields[i](case.test)
         close(field_from(scalars[i], case.parts[index], case.test), expected)
         level = scalars[i](case.test[:1])
         close(pinned[i](case.test), scalars[i](case.test) - level)
@@ -410,8 +410,8 @@ def test_drawn_scalar_has_drawn_field_as_derivatives(name, index, strategy):
 def test_drawn_components_add_up_and_are_curl_or_divergence_free(name, strategy):
     case = Case(name, mean="constant", features=STRATEGIES[strategy])
     components = case.posterior.components()
-    curl, div = (components[key].sample_functions(2, random_state=11) for key in ("curl", "div"))
-    close(curl(case.test) + div(case.test), case.posterior.sample_functions(2, random_state=11)(case.test) - 0.4)
+    curl, div = (components[key].sample_functions(2, random_state=11) for key in ("curl_free", "divergence_free"))
+    close(curl(case.test) + div(case.test), case.posterior.sample_functions(2, random_state=11)(case.test))
     close(
         field_from(case.scalar(0).sample_functions(2, random_state=11)[1], case.parts[0], case.test), curl[1](case.test)
     )
@@ -432,7 +432,7 @@ def test_component_means_are_curl_or_divergence_free(strategy):
     case = Case("helmholtz", features=STRATEGIES[strategy])
     components = case.posterior.components()
     slopes = {key: gradient(lambda X, c=c: c.predict(X).mean, case.test) for key, c in components.items()}
-    curl, div = slopes["curl"], slopes["div"]
+    curl, div = slopes["curl_free"], slopes["divergence_free"]
     assert (curl[:, 0, 1] - curl[:, 1, 0]).abs().max() < 1e-10 * curl.abs().max()
     assert (div[:, 0, 0] + div[:, 1, 1]).abs().max() < 1e-10 * div.abs().max()
 
@@ -524,14 +524,14 @@ def test_derived_posteriors_reject_nystrom_maps(view):
 def test_components_have_their_own_scalar_only():
     case = Case("helmholtz")
     parts = case.posterior.components()
-    close(parts["curl"].potential().predict(case.test).mean, case.scalar(0).predict(case.test).mean)
-    close(parts["div"].stream_function().predict(case.test).std, case.scalar(1).predict(case.test).std)
+    close(parts["curl_free"].potential().predict(case.test).mean, case.scalar(0).predict(case.test).mean)
+    close(parts["divergence_free"].stream_function().predict(case.test).std, case.scalar(1).predict(case.test).std)
     with pytest.raises(KernelTypeError, match=r"a CurlFreeKernel.*got a DivergenceFreeKernel"):
-        parts["div"].potential()
+        parts["divergence_free"].potential()
     with pytest.raises(KernelTypeError, match=r"a DivergenceFreeKernel.*got a CurlFreeKernel"):
-        parts["curl"].stream_function()
+        parts["curl_free"].stream_function()
     with pytest.raises(KernelTypeError, match="derived"):
-        parts["curl"].components()
+        parts["curl_free"].components()
     for view in ("potential", "stream_function"):
         with pytest.raises(KernelTypeError, match="scalar function"):
             getattr(case.scalar(0), view)()
@@ -542,3 +542,36 @@ def test_reference_must_be_one_finite_point(reference):
     case = Case("curl")
     with pytest.raises(InputError, match="reference must be one finite point with 2"):
         case.scalar(0, reference)
+
+
+@pytest.mark.parametrize("matrix", [[[0.3, 0.0], [0.0, 0.5]], [[0.3, -0.2], [0.4, 0.1]]])
+def test_parts_of_a_linear_mean_add_up_and_are_curl_or_divergence_free(matrix):
+    kernel = HelmholtzKernel(RBFKernel(ard_num_dims=2)).double()
+    gp = OperatorValuedGP(kernel, mean="linear", noise=NOISE)
+    X = torch.randn(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gp.mean.set_num_dims(2)
+    with torch.no_grad():
+        gp.mean.constant += torch.tensor([0.4, -0.2])
+        gp.mean.slopes += torch.tensor(matrix).mT
+    posterior = gp.condition(X, X.sin())
+    parts, test = posterior.components(), X[:5] + 0.1
+    close(sum(part.predict(test).mean for part in parts.values()), posterior.predict(test).mean)
+    slopes = {key: gradient(lambda X, c=c: c.predict(X).mean, test) for key, c in parts.items()}
+    curl_free, divergence_free = slopes["curl_free"], slopes["divergence_free"]
+    assert (curl_free[:, 0, 1] - curl_free[:, 1, 0]).abs().max() < 1e-9
+    assert (divergence_free[:, 0, 0] + divergence_free[:, 1, 1]).abs().max() < 1e-9
+    potential = gradient(lambda X: posterior.potential().predict(X).mean, test)[..., 0, :]
+    close(potential, parts["curl_free"].predict(test).mean)
+    whole = gradient(lambda X: posterior.predict(X).mean, test)
+    close(posterior.divergence().predict(test).mean[:, 0], whole[:, 0, 0] + whole[:, 1, 1])
+
+
+def test_scalars_reject_means_of_which_they_do_not_exist():
+    X = torch.randn(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for kernel, view in ((CurlFreeKernel(base()), "potential"), (DivergenceFreeKernel(base()), "stream_function")):
+        gp = OperatorValuedGP(kernel, mean="linear", noise=NOISE)
+        gp.mean.set_num_dims(2)
+        with torch.no_grad():
+            gp.mean.slopes += torch.tensor([[0.3, 0.5], [-0.2, 0.1]])
+        with pytest.raises(OptionError, match="linear mean"):
+            getattr(gp.condition(X, X.sin()), view)().predict(X)

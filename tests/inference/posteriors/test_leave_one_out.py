@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import Problem, close
+from posterior_oracle import rows_left_out
+
+from ovkgp.exceptions import InputError
+from ovkgp.kernels import KnownMatrix
 
 CASES = {
     "kronecker": dict(name="icm, rank 2", missing=0.0, noise="vector"),
@@ -102,3 +106,50 @@ def test_leave_one_out_accepts_lists_arrays_and_single_precision(case):
     ):
         for value, reference in zip(problem.gp.leave_one_out(*given, known), expected, strict=True):
             torch.testing.assert_close(value, reference, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("groups", ["rows", ["b", "a", "b", "c", "a", "a", "b", "d", "d"]], ids=["rows", "labels"])
+@pytest.mark.parametrize("case", [*CASES, "kronecker, proportional"])
+def test_leave_groups_out_equals_deleting_the_group(case, groups):
+    if case == "kronecker, proportional":
+        problem = make("kronecker", noise="float")
+        problem.gp.kernel.output_module = KnownMatrix(torch.eye(3).double())
+    else:
+        problem = make(case)
+    if problem.Y.isnan().any():
+        problem.Y[4] = torch.nan  # a row without observed outputs in a group with others
+        problem.Y[3] = torch.nan  # a group without observed outputs
+    labels = None if isinstance(groups, str) else np.array(groups)
+    expected = rows_left_out(problem.oracle(), labels)
+    rtol = 1e-6 if problem.strategy == "iterative" else 1e-8
+    found = problem.gp.leave_one_out(problem.X, problem.Y, problem.known, groups=groups)
+    for value, reference in zip(found[:2], expected[:2], strict=True):
+        assert value.shape == problem.Y.shape and not value.requires_grad
+        close_where_observed(value.numpy(), reference, rtol)
+    wanted = expected[2] if labels is None else np.nan_to_num(expected[2])
+    close_where_observed(found.log_density.numpy(), wanted, rtol)
+
+
+def test_leave_one_out_rejects_invalid_groups():
+    problem = make("dense")
+    for groups, message in [
+        ("columns", "entries"),
+        ([0, 1], "one label per row"),
+        ([0] * 9, "2 different labels"),
+        ([np.nan] + [1.0] * 8, "missing labels"),
+        (np.array([None] + ["a"] * 8, dtype=object), "missing labels"),
+        (np.array([1] + ["a"] * 8, dtype=object), "one type"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            problem.gp.leave_one_out(problem.X, problem.Y, groups=groups)
+
+
+def test_leave_one_out_of_many_equal_groups_in_chunks(monkeypatch):
+    from ovkgp.inference.posteriors import leave_one_out
+
+    problem = make("kronecker")
+    whole = problem.gp.leave_one_out(problem.X, problem.Y, groups=[0, 0, 0, 1, 1, 1, 2, 2, 2])
+    monkeypatch.setattr(leave_one_out, "GROUP_ENTRIES", 1)
+    parts = problem.gp.leave_one_out(problem.X, problem.Y, groups=[0, 0, 0, 1, 1, 1, 2, 2, 2])
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other)

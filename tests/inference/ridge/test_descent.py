@@ -118,6 +118,7 @@ def test_steps_without_preconditioning_reach_the_closed_form():
     assert errors(weights(gp, X, Y, batch_size=20, max_iter=300, **rate), exact(gp, X, Y)) < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:solver=.doubly_sgd:ovkgp.exceptions.FitWarning")  # few iterations
 def test_batch_error_falls_with_the_root_of_the_iterations():
     """γ_t = 1/t on one block: the variance of a mean of t independent batches, and no bias is left."""

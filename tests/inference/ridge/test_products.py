@@ -10,7 +10,7 @@ from linear_operator import to_dense
 from pairwise import pairwise
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.algebra.preconditioners import pivoted_cholesky
+from ovkgp.inference.algebra.kronecker_sum import pivoted_cholesky
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.ridge.products import (
     KernelProducts,

@@ -138,7 +138,7 @@ def test_separable_kernels_with_many_rows_use_kernel_products(solver, monkeypatc
 @pytest.mark.parametrize("solver", ["cg", "lbfgs"])
 def test_iterative_solvers_warn_after_too_few_iterations(features, solver, monkeypatch):
     for name in (
-        "algebra.preconditioners.MAX_SKETCH_COLUMNS",
+        "algebra.krylov.MAX_SKETCH_COLUMNS",
         "ridge.products.MAX_RANK",
     ):  # a good preconditioner would converge
         monkeypatch.setattr(f"ovkgp.inference.{name}", 1)

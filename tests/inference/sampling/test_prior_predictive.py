@@ -30,7 +30,7 @@ from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.sampling import prior_predictive as prior_predictive_module
 from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive, set_parameters
 from ovkgp.inference.training.initialization import register_data_priors, register_default_priors
-from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix
 

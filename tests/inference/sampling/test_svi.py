@@ -46,6 +46,7 @@ def test_normal_guide_finds_conditional_stds():
     assert sampled.attrs["elbo"] == pytest.approx(np.log(0.6), abs=0.05)  # −KL = ½ log det of the correlations
 
 
+@pytest.mark.slow
 def test_low_rank_guide_finds_direction_plus_diagonal():
     direction = np.array([1.0, -2.0, 0.5, 1.0])
     density = Gaussian(np.zeros(4), np.diag([0.5, 0.3, 0.4, 0.2]) + np.outer(direction, direction))
@@ -187,7 +188,7 @@ def test_batch_svi_center_is_collapsed_mode_with_smaller_std(_short):
         assert (np.abs(ours.mean((0, 1)) - theirs.mean((0, 1))) < 2 * theirs.std((0, 1))).all()
         assert (ours.std((0, 1)) < 1.3 * theirs.std((0, 1))).all()
     attrs = data["posterior"].attrs
-    assert attrs["batch_size"] == 20 and "khat" not in attrs and "no leave-one-out" in attrs["log_likelihood"]
+    assert attrs["batch_size"] == 20 and "khat" not in attrs
 
 
 def test_batch_svi_supports_other_likelihoods():

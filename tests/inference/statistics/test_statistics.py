@@ -5,18 +5,23 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from pairwise import pairwise
 from peak_memory import PeakMemory
 from weight_space_cases import MAPS, WHITENED, Case
 
 from ovkgp.exceptions import InputError
-from ovkgp.features import ORFF
+from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks, hash_rows
-from ovkgp.inference.statistics.accumulation import compute_statistics
-from ovkgp.inference.statistics.rows import BlockGram, compute_grams_by_output, find_patterns, make_row_groups
+from ovkgp.inference.statistics.accumulation import (
+    BlockGram,
+    compute_grams_by_output,
+    compute_statistics,
+    find_patterns,
+    make_row_groups,
+)
 from ovkgp.inference.statistics.statistics import (
     OutputStatistics,
     Statistics,
@@ -493,3 +498,48 @@ def test_output_statistics_reject_different_numbers_of_outputs():
         statistics + OutputStatistics(statistics.parts[:2])
     with pytest.raises(TypeError):
         statistics + statistics.parts[0]
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("noise", ["per_output", "full"])
+def test_statistics_of_nystrom_features_are_accepted_with_gradients(noise, seed):
+    """Kernels round differently if gradients are required: the last bits of features identify nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    kernel = DecomposableKernel(MaternKernel(1.5, ard_num_dims=2), 2).double()
+    for parameter in kernel.parameters():
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    X, Y = (torch.randn(30, 2, generator=generator, dtype=torch.float64) for _ in range(2))
+    Y[:5, 0] = torch.nan
+    gp = OperatorValuedGP(kernel, noise=noise, features=Nystrom(kernel, X[:10]))
+    statistics = gp.statistics(X, Y)
+    assert gp.log_evidence(statistics).item() == pytest.approx(gp.log_evidence(X, Y).item(), rel=1e-6)
+    gp.kernel.base_kernel.lengthscale = 1.001 * gp.kernel.base_kernel.lengthscale.detach()
+    with pytest.raises(InputError, match="other features"):
+        gp.log_evidence(statistics)
+
+
+@pytest.mark.parametrize("kind", ["joint", "independent"])
+def test_statistics_of_rows_without_observed_outputs_add_nothing(kind):
+    if kind == "independent":
+        gp, (X, Y) = independent_model(), table()
+    else:
+        gp, (X, Y) = (
+            OperatorValuedGP(
+                kernel := DecomposableKernel(RBFKernel(), 3), features=ORFF(kernel, 9, num_dims=2, random_state=0)
+            ),
+            table(),
+        )
+    whole, empty = gp.statistics(X, Y), gp.statistics(X, torch.full_like(Y, torch.nan))
+    for total in (
+        whole + empty,
+        empty + whole,
+        gp.statistics(X, Y * torch.nan, into=whole),
+        gp.statistics(X, Y, into=empty),
+    ):
+        assert gp.log_evidence(total).item() == pytest.approx(gp.log_evidence(whole).item(), rel=1e-12)
+    assert gp.statistics(X[:0], Y[:0]).num_observed.sum() == 0
+    with pytest.raises(InputError, match=r"no observed values|must contain data"):
+        gp.condition(empty)

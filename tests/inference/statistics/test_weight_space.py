@@ -11,9 +11,8 @@ from weight_space_cases import MAPS, NOISES, WHITENED, Case
 
 from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
 from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, ReflectedFeatureOperator, stack_features
-from ovkgp.inference.statistics.accumulation import compute_statistics
+from ovkgp.inference.statistics.accumulation import compute_statistics, whitening_roots
 from ovkgp.inference.statistics.factors import DenseFactor, KroneckerFactor
-from ovkgp.inference.statistics.rows import whitening_roots
 from ovkgp.inference.statistics.statistics import Statistics
 from ovkgp.inference.statistics.weight_space import make_weight_system
 

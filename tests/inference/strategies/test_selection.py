@@ -265,7 +265,14 @@ def test_selection_uses_products_or_raises_for_many_entries(monkeypatch):
 def test_table_of_strategies_follows_the_protocol():
     on_statistics = {"statistics", "log_evidence_from_statistics", "condition_on_statistics"}
     methods = {name for name, value in vars(selection.Strategy).items() if not name.startswith("_") and callable(value)}
-    assert methods == {"supports", "log_evidence", "condition", "leave_one_out", "whitened_residuals"}
+    assert methods == {
+        "supports",
+        "log_evidence",
+        "condition",
+        "leave_one_out",
+        "leave_groups_out",
+        "whitened_residuals",
+    }
     for name, (strategy, _) in selection.STRATEGIES.items():
         assert strategy.name == name and isinstance(strategy.requirement, str)
         assert all(callable(getattr(strategy, method)) for method in methods)

@@ -12,7 +12,7 @@ from scipy import stats
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior, set_chol
-from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
 SIZES = pytest.mark.parametrize("p", [1, 2, 3, 5])

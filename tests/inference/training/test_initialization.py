@@ -34,9 +34,9 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.sampling.prior_predictive import draw_prior, set_parameters
 from ovkgp.inference.training.initialization import register_data_priors, register_default_priors, register_noise_prior
-from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
-from ovkgp.inference.training.prior_sites import (
+from ovkgp.inference.training.priors import (
+    LogPrior,
     output_prior,
     prior_sites,
 )

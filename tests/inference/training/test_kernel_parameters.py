@@ -1,4 +1,4 @@
-"""Tests of initial values and bounds from `ovkgp.inference.training.kernel_parameters`."""
+"""Tests of `ovkgp.inference.training.kernel_parameters`, and of the initial values and bounds that follow from it."""
 
 import math
 from copy import deepcopy
@@ -22,10 +22,9 @@ from gpytorch.kernels import (
 
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.training.initialization import initial_noise, initialize
-from ovkgp.inference.training.kernel_parameters import initialize_kernel
+from ovkgp.inference.training.initialization import initialize, initialize_kernel
+from ovkgp.inference.training.kernel_parameters import Units, column_distances, output_covariance, row_distances
 from ovkgp.inference.training.maximize import maximize
-from ovkgp.inference.training.units import Units, output_covariance
 from ovkgp.kernels import (
     CurlFreeKernel,
     CyclicGroup,
@@ -240,8 +239,9 @@ def test_independent_outputs_start_from_their_columns():
 
 
 def test_initial_noise_is_tenth_of_variance():
-    _, Y = data(p=3)
-    torch.testing.assert_close(initial_noise(Y), 0.1 * Y.var(0), rtol=1e-9, atol=0)
+    X, Y = data(p=3)
+    gp = OperatorValuedGP(IndependentKernel.copies(RBFKernel(), 3)).initialize(X, Y)
+    torch.testing.assert_close(gp.noise.detach(), 0.1 * Y.var(0), rtol=1e-9, atol=0)
 
 
 # --- full output matrices -------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_initial_values_are_finite_and_within_bounds_for_degenerate_data(name, c
     for key, (low, high) in ranges.items():
         value = kernel.constraint_for_parameter_name(key).transform(dict(kernel.named_parameters())[key])
         assert bool(((low > 0) & (low <= value) & (value <= high) & (high < torch.inf)).all()), key
-    noise = initial_noise(Y)
+    noise = output_covariance(Y).diagonal()
     assert noise.shape == (Y.shape[1],) and bool((torch.isfinite(noise) & (noise > 0)).all())
 
 
@@ -428,3 +428,40 @@ def test_bounds_are_relative_to_data():
         low, high = found[f"kernels.{a}.raw_outputscale"]
         variance = Y[:, a].var().item()
         assert low.item() == pytest.approx(1e-8 * variance, rel=1e-9) and high.item() == pytest.approx(1e4 * variance)
+
+
+def test_row_distances_subsample_deterministically():
+    X = torch.rand(5000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    once, again = row_distances(X).median, row_distances(X).median
+    assert torch.equal(once, again) and once.item() == pytest.approx(0.512, rel=0.05)  # of the unit square
+
+
+def test_column_distances_of_one_row_are_one():
+    assert (
+        column_distances(torch.ones(1, 2)).median.tolist()
+        == [1.0, 1.0]
+        == column_distances(torch.ones(1, 2)).small.tolist()
+    )
+
+
+def test_output_covariance_omits_missing_outputs_pairwise():
+    _, Y = data(n=30, p=3)
+    holes = Y.clone()
+    holes[::3, 0] = holes[1::4, 2] = torch.nan
+    covariance = output_covariance(holes)
+    for a in range(3):
+        observed = ~holes[:, a].isnan()
+        assert covariance[a, a].item() == pytest.approx(
+            holes[observed, a].var().item(), rel=1e-2
+        )  # clipped to be positive
+    assert torch.linalg.eigvalsh(covariance).amin() > -1e-12
+    torch.testing.assert_close(output_covariance(Y), Y.mT.cov(), rtol=1e-9, atol=1e-12)
+
+
+def test_output_covariance_of_constant_outputs_is_positive():
+    _, Y = data()
+    Y[:, 1] = 3.0
+    variances = output_covariance(Y).diagonal()
+    assert variances[1].item() == pytest.approx(1e-3 * variances[0].item(), rel=1e-9)
+    assert output_covariance(torch.full((5, 1), 3.0)).item() == pytest.approx(9.0)
+    assert output_covariance(torch.zeros(5, 2)).tolist() == [[1.0, 0.0], [0.0, 1.0]]

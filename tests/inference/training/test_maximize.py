@@ -16,8 +16,8 @@ from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize, train_independently
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 

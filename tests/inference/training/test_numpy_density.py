@@ -18,16 +18,41 @@ from gpytorch.kernels import (
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior
 from linear_operator.utils.warnings import NumericalWarning
 from pairwise import pairwise
+from scipy.stats import multivariate_normal
 
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
-from ovkgp.inference.training import numpy_density
 from ovkgp.inference.training.initialization import initialize, register_data_priors, register_default_priors
 from ovkgp.inference.training.log_posterior import LogDensity, LogPosterior
-from ovkgp.inference.training.numpy_density import make_kernel_node
-from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
-from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
+from ovkgp.inference.training.numpy_density import (
+    MAX_SCIPY_ROWS,
+    DenseEvidence,
+    SeparableEvidence,
+    SingleOutputEvidence,
+    SumOfEvidences,
+    _solve_with_cholesky,
+    _solve_with_eigh,
+    solve_and_invert,
+)
+from ovkgp.inference.training.numpy_values import (
+    BasisMean,
+    CholeskyOutputs,
+    FreeOutputs,
+    Radial,
+    Reference,
+    ScaledNode,
+    Variances,
+)
+from ovkgp.kernels import (
+    CurlFreeKernel,
+    DecomposableKernel,
+    FullMatrix,
+    IndependentKernel,
+    MeanRegularizedMatrix,
+    find_record,
+)
 
 SCALARS = {
     "rbf": lambda: RBFKernel(),
@@ -225,54 +250,6 @@ def test_other_models_means_strategies_and_features_use_torch():
     )
 
 
-KERNELS = {
-    "rbf": lambda: RBFKernel(),
-    "matern 1/2": lambda: MaternKernel(nu=0.5, ard_num_dims=2),
-    "matern 3/2": lambda: MaternKernel(nu=1.5),
-    "matern 5/2": lambda: MaternKernel(nu=2.5, ard_num_dims=2),
-    "rational quadratic": lambda: RQKernel(ard_num_dims=2),
-    "scaled sum": lambda: ScaleKernel(RBFKernel(active_dims=(1,)) + ScaleKernel(MaternKernel(nu=1.5))),
-}
-
-
-def inputs(n=7):
-    X = np.random.default_rng(0).standard_normal((n, 2))
-    X[3] = X[1]  # a distance of zero off the diagonal
-    return X
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernel_nodes_match_gpytorch(name):
-    kernel, X = KERNELS[name]().double(), inputs()
-    vector = ParameterVector(kernel)
-    values = NumpyVector(vector)
-    node, theta = make_kernel_node(kernel, X, values), values.values(vector.get())[0]
-    K, backward = node.matrix(theta)
-    with torch.no_grad():
-        np.testing.assert_allclose(K, kernel(torch.from_numpy(X)).to_dense().numpy(), atol=1e-7)
-    G = np.random.default_rng(1).standard_normal(K.shape)
-    out = np.zeros(len(theta))
-    backward(G + G.T, out)
-    h = 1e-6
-    steps = h * np.eye(len(theta))
-    moved = [(node.matrix(theta + e)[0] - node.matrix(theta - e)[0]) / (2 * h) for e in steps]
-    np.testing.assert_allclose(out, [np.vdot(G + G.T, by) for by in moved], rtol=1e-6, atol=1e-8)
-    half = np.zeros(len(theta))
-    backward(2 * np.tril(G + G.T, -1) + np.diag(2 * G.diagonal()), half)  # only the symmetric part counts
-    np.testing.assert_allclose(half, out, rtol=1e-9, atol=1e-10)
-
-
-def test_kernel_node_rejects_other_kernels_and_many_rows(monkeypatch):
-    for kernel in (PeriodicKernel(), RBFKernel(batch_shape=torch.Size([2]))):
-        vector = NumpyVector(ParameterVector(kernel.double()))
-        with pytest.raises(NoAnalyticForm):
-            make_kernel_node(kernel, inputs(), vector)
-    monkeypatch.setattr(numpy_density, "MAX_STORED_DIFFERENCES", 48)
-    kernel = RBFKernel().double()
-    with pytest.raises(NoAnalyticForm, match="rows"):
-        make_kernel_node(kernel, inputs(), NumpyVector(ParameterVector(kernel)))
-
-
 @pytest.mark.parametrize("priors", [True, False])
 @pytest.mark.parametrize("noise", ["shared", "per_output", "full", "fixed"])
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -315,3 +292,166 @@ def test_training_with_two_priors_on_one_parameter_uses_torch():
     for name in ("first", "second"):
         gp.kernel.register_prior(name, LogNormalPrior(0.0, 1.0), lambda m: m.outputscale)
     assert gp.fit(X, Y).fit_report_.converged
+
+
+@pytest.mark.parametrize("n", (1, 2, MAX_SCIPY_ROWS, MAX_SCIPY_ROWS + 1, 150))
+def test_solve_and_invert_matches_numpy(n):
+    rng = np.random.default_rng(n)
+    root = rng.standard_normal((n, n))
+    C, columns = root @ root.T + np.eye(n), rng.standard_normal((n, 2))
+    x, inverse, logdet = solve_and_invert(C.copy(), columns)
+    expected = np.linalg.inv(C)
+    np.testing.assert_allclose(x, expected @ columns, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose((inverse + inverse.T) / 2, expected, rtol=1e-8, atol=1e-10)
+    assert logdet == pytest.approx(np.linalg.slogdet(C)[1], rel=1e-12) and inverse.flags.c_contiguous
+
+
+@pytest.mark.parametrize("n", (3, MAX_SCIPY_ROWS + 1))
+@pytest.mark.parametrize("value", (-1.0, np.nan, np.inf))
+def test_solve_and_invert_rejects_indefinite_matrix(n, value):
+    C = np.eye(n)
+    C[1, 1] = value
+    with pytest.raises(np.linalg.LinAlgError):
+        solve_and_invert(C, np.ones((n, 1)))
+
+
+P, N = 2, 6
+
+
+class EvidenceCase:
+    """A model of all kinds of pieces, with θ laid out by hand."""
+
+    def __init__(self, full=True):
+        rng = np.random.default_rng(0)
+        self.X, self.Y = rng.standard_normal((N, 1)), rng.standard_normal((N, P))
+        self.theta = np.array([0.8, 1.3, 0.5, -0.4, 0.3, 0.2, -0.6, -0.3, 0.25, 0.7, -0.2])
+        layout = {"lengthscale": (0, (1, 1)), "scale": (1, (1,)), "W": (2, (P, 1)), "v": (4, (P,))}
+        layout |= {"log_scale": (6, (P,)), "lower": (8, (1,)), "constant": (9, (P,))}
+        ref = {name: Reference(shape, slice(i, i + int(np.prod(shape)))) for name, (i, shape) in layout.items()}
+        self.kernel = ScaledNode(
+            ref["scale"], Radial(find_record(RBFKernel()).profile, None, self.X, {"lengthscale": ref["lengthscale"]})
+        )
+        self.outputs = FreeOutputs(ref["W"], ref["v"])
+        self.noise = CholeskyOutputs(ref["log_scale"], ref["lower"]) if full else Variances(ref["log_scale"], P)
+        self.ref = ref
+
+    def mean(self, index=None):
+        constant = self.ref["constant"]
+        return BasisMean(np.ones((N, 1)), [constant if index is None else constant.column(index)])
+
+    def data(self, holes=()):
+        Y = torch.from_numpy(self.Y.copy())
+        for row, column in holes:
+            Y[row, column] = torch.nan
+        return Observations(torch.from_numpy(self.X), Y)
+
+    def oracle(self, theta, observed):
+        C = np.kron(self.kernel.matrix(theta)[0], self.outputs.matrix(theta)[0])
+        C += np.kron(np.eye(N), self.noise.matrix(theta)[0])
+        center = np.tile(theta[9:11], N)
+        kept = observed.ravel()
+        return multivariate_normal.logpdf(self.Y.ravel()[kept], center[kept], C[np.ix_(kept, kept)])
+
+
+def assert_evidence(evidence, oracle, theta):
+    out, h = np.zeros(len(theta)), 1e-6
+    assert evidence(theta, out) == pytest.approx(oracle(theta), rel=1e-10)
+    steps = h * np.eye(len(theta))
+    found = [(oracle(theta + e) - oracle(theta - e)) / (2 * h) for e in steps]
+    np.testing.assert_allclose(out, found, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("full", (False, True))
+@pytest.mark.parametrize("holes", ((), ((0, 1), (3, 0)), ((0, 1), (2, 0), (5, 0))))
+def test_dense_evidence_is_normal_density(full, holes):
+    case = EvidenceCase(full)
+    observed = case.data(holes)
+    evidence = DenseEvidence([(case.kernel, case.outputs)], case.noise, case.mean(), observed)
+    assert_evidence(evidence, lambda theta: case.oracle(theta, observed.observed.numpy()), case.theta)
+
+
+@pytest.mark.parametrize("full", (False, True))
+def test_separable_evidence_is_normal_density(full):
+    case = EvidenceCase(full)
+    evidence = SeparableEvidence(case.kernel, case.outputs, case.noise, case.mean(), case.data())
+    assert_evidence(evidence, lambda theta: case.oracle(theta, np.ones((N, P), dtype=bool)), case.theta)
+
+
+def test_sum_of_evidences_is_normal_density():
+    case = EvidenceCase(full=False)
+    observed = case.data()
+    parts = []
+    for a in range(P):
+        noise = Variances(case.ref["log_scale"].column(a), 1)
+        parts.append(SingleOutputEvidence(case.kernel, noise, case.mean(a), observed.output(a)))
+
+    def oracle(theta):
+        K = case.kernel.matrix(theta)[0]
+        variances = np.exp(2 * theta[6:8])
+        pairs = zip(case.Y.T, theta[9:11], variances, strict=True)
+        return sum(multivariate_normal.logpdf(y, np.full(N, m), K + v * np.eye(N)) for y, m, v in pairs)
+
+    assert_evidence(SumOfEvidences(parts), oracle, case.theta)
+
+
+def test_cholesky_and_eigh_solutions_agree():
+    rng = np.random.default_rng(0)
+    K = EvidenceCase().kernel.matrix(EvidenceCase().theta)[0]
+    t, rotated = np.array([0.0, 1e-9, 0.7, 30.0]), rng.standard_normal((N, 4))
+    (logdet, alpha, by_K, traces), others = _solve_with_cholesky(K, t, rotated), _solve_with_eigh(K, t, rotated)
+    assert logdet == pytest.approx(others[0], rel=1e-10)
+    np.testing.assert_allclose(alpha, others[1], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose((by_K + by_K.T) / 2, others[2], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(traces, others[3], rtol=1e-8)
+
+
+SEPARABLE = {
+    "scalar": lambda: ScaleKernel(RBFKernel(ard_num_dims=2)),
+    "icm": lambda: DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3, rank=2),
+    "icm, full": lambda: ScaleKernel(
+        DecomposableKernel(MaternKernel(nu=1.5, ard_num_dims=2), output_matrix=FullMatrix(3))
+    ),
+    "icm, singular": lambda: DecomposableKernel(ScaleKernel(RQKernel(ard_num_dims=2)), output_matrix=torch.ones(3, 3)),
+    "independent": lambda: IndependentKernel([ScaleKernel(RBFKernel(ard_num_dims=2)) for _ in range(3)]),
+}
+
+
+def feature_model(name, mean="constant", noise="per_output"):
+    kernel = SEPARABLE[name]()
+    return OperatorValuedGP(kernel, mean, noise, features=ORFF(kernel, 15, random_state=0))
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "mean"), pairwise(name=SEPARABLE, noise=NOISES[:3], mean=("zero", "constant", "linear"))
+)
+def test_statistics_evidence_matches_torch(name, noise, mean):
+    gp = feature_model(name, mean, noise)
+    is_tied = name == "independent" and noise == "full"  # then no longer separable
+    X, Y, _ = data(1 if name == "scalar" else 3, False, n=80)
+    assert_backends_agree(gp, gp.statistics(X, Y), backend="torch" if is_tied else "numpy")
+
+
+def test_statistics_evidence_supports_missing_independent_outputs():
+    X, Y, _ = data(3, False, n=80)
+    Y[torch.rand(Y.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = torch.nan
+    for name, backend in (("independent", "numpy"), ("icm", "torch")):
+        gp = feature_model(name)
+        assert_backends_agree(gp, gp.statistics(X, Y), backend=backend)
+
+
+def test_statistics_of_other_features_use_torch():
+    X, Y, _ = data(3, False, n=80)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
+    gp = OperatorValuedGP(kernel, features=Nystrom(kernel, X[:9]))
+    assert LogPosterior(gp, gp.statistics(X, Y)).backend == "torch"
+    kernel = kernel + DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=3)
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 9, random_state=0))
+    assert LogPosterior(gp, gp.statistics(X, Y)).backend == "torch"
+
+
+def test_statistics_of_full_noise_and_missing_outputs_are_rejected():
+    X, Y, _ = data(3, False, n=80)
+    Y[3, 1] = torch.nan
+    gp = feature_model("icm", "zero", "full")
+    with pytest.raises(ValueError, match="one noise and output matrix"):
+        LogPosterior(gp, gp.statistics(X, Y))

@@ -5,14 +5,17 @@ import pytest
 import torch
 from gp_cases import CosSinFeatures
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training import numpy_values
 from ovkgp.inference.training.numpy_values import (
     NoAnalyticForm,
     NumpyVector,
     Reference,
+    make_kernel_node,
     make_mean_node,
     make_noise_node,
     make_output_node,
@@ -160,7 +163,7 @@ def test_numpy_vector_keeps_omitted_variables():
     vector.keep(np.arange(7) != 0)
     assert len(vector) == 6 and vector.kept.tolist() == [False, True, False, True, True, True, True, True]
     values = NumpyVector(vector)
-    assert values.values(np.zeros(6))[0].shape == (8,) and values.kept(np.arange(8.0)).tolist() == [1, 3, 4, 5, 6, 7]
+    assert values.values(np.zeros(6))[0].shape == (8,) and np.arange(8.0)[values.kept].tolist() == [1, 3, 4, 5, 6, 7]
 
 
 def test_numpy_vector_rejects_unknown_constraint():
@@ -176,3 +179,51 @@ def test_reference_reads_and_adds():
     moving.add(out, np.array([1.0, 1.0]))
     fixed.add(out, np.ones(2))
     assert out.tolist() == [0.0, 6.0, 7.0, 0.0]
+
+
+KERNELS = {
+    "rbf": lambda: RBFKernel(),
+    "matern 1/2": lambda: MaternKernel(nu=0.5, ard_num_dims=2),
+    "matern 3/2": lambda: MaternKernel(nu=1.5),
+    "matern 5/2": lambda: MaternKernel(nu=2.5, ard_num_dims=2),
+    "rational quadratic": lambda: RQKernel(ard_num_dims=2),
+    "scaled sum": lambda: ScaleKernel(RBFKernel(active_dims=(1,)) + ScaleKernel(MaternKernel(nu=1.5))),
+}
+
+
+def inputs(n=7):
+    X = np.random.default_rng(0).standard_normal((n, 2))
+    X[3] = X[1]  # a distance of zero off the diagonal
+    return X
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernel_nodes_match_gpytorch(name):
+    kernel, X = KERNELS[name]().double(), inputs()
+    vector = ParameterVector(kernel)
+    values = NumpyVector(vector)
+    node, theta = make_kernel_node(kernel, X, values), values.values(vector.get())[0]
+    K, backward = node.matrix(theta)
+    with torch.no_grad():
+        np.testing.assert_allclose(K, kernel(torch.from_numpy(X)).to_dense().numpy(), atol=1e-7)
+    G = np.random.default_rng(1).standard_normal(K.shape)
+    out = np.zeros(len(theta))
+    backward(G + G.T, out)
+    h = 1e-6
+    steps = h * np.eye(len(theta))
+    moved = [(node.matrix(theta + e)[0] - node.matrix(theta - e)[0]) / (2 * h) for e in steps]
+    np.testing.assert_allclose(out, [np.vdot(G + G.T, by) for by in moved], rtol=1e-6, atol=1e-8)
+    half = np.zeros(len(theta))
+    backward(2 * np.tril(G + G.T, -1) + np.diag(2 * G.diagonal()), half)  # only the symmetric part counts
+    np.testing.assert_allclose(half, out, rtol=1e-9, atol=1e-10)
+
+
+def test_kernel_node_rejects_other_kernels_and_many_rows(monkeypatch):
+    for kernel in (PeriodicKernel(), RBFKernel(batch_shape=torch.Size([2]))):
+        vector = NumpyVector(ParameterVector(kernel.double()))
+        with pytest.raises(NoAnalyticForm):
+            make_kernel_node(kernel, inputs(), vector)
+    monkeypatch.setattr(numpy_values, "MAX_STORED_DIFFERENCES", 48)
+    kernel = RBFKernel().double()
+    with pytest.raises(NoAnalyticForm, match="rows"):
+        make_kernel_node(kernel, inputs(), NumpyVector(ParameterVector(kernel)))

@@ -214,6 +214,7 @@ def test_condition_on_hyperparameter_draws_is_a_mixture():
     torch.testing.assert_close(mixture.predict(X).mean, torch.stack(means).mean(0))
 
 
+@pytest.mark.slow
 def test_condition_on_laplace_draws_under_a_student_t_likelihood():
     from ovkgp.inference import sample_hyperparameters
 

@@ -53,6 +53,7 @@ def test_multitask_regression_learns_from_one_task_per_input():
     assert ((gp.predict(TEST).mean - sine_and_cosine(TEST)).abs().mean(0) < 0.05).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [None, 10])
 def test_variational_gp_learns_four_tasks_of_three_latent_functions(batch_size):
     """The LMC example: 20 points, noise 0.01, 10 trained inducing points; a task error below 0.1."""

@@ -135,6 +135,7 @@ def test_take_natural_step_is_shortened_if_it_lowers_the_bound_of_the_batch():
     assert float(training.bound.expected(chunk, found) - found.divergence) > level
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
 @pytest.mark.parametrize(("family", "rank", "slack"), [("mean_field", None, 0.5), ("low_rank", 4, 0.2)])
 def test_fit_of_small_families_is_near_that_of_the_full_one(likelihood, family, rank, slack):

@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
+from plot_cases import assessment
 from scipy.stats import binom
 
 import ovkgp
 import ovkgp.plotting.report.calibration as calibration_module
-from ovkgp.criticism import coverage
+from ovkgp.criticism import Coverage, coverage
+from ovkgp.exceptions import InputError
 from ovkgp.plotting.report.calibration import (
     CONSISTENCY_PROBABILITY,
     assess_calibration,
-    assess_coverage,
     assess_level_set,
     assess_outputs,
-    get_assessed_level,
+    get_assessed_levels,
 )
 from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
 
@@ -21,7 +22,7 @@ from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
 @pytest.fixture(autouse=True)
 def _undrawn(monkeypatch):
     """Figures are replaced by the names of their plots."""
-    monkeypatch.setattr(calibration_module, "render_panels", lambda plot, *_: plot.__name__)
+    monkeypatch.setattr(calibration_module, "render_panels", lambda plot, *_, **__: plot.__name__)
 
 
 def assess(model, *rows):
@@ -56,10 +57,11 @@ def test_output_without_entries_is_not_assessed(ridge):
 
 
 def test_assess_outputs_lists_only_miscalibrated_ones_of_many():
-    names, held, totals = [f"y{a}" for a in range(13)], np.full(13, 90), np.full(13, 100)
-    held[4] = 50
-    assert [one.name for one in assess_outputs(names, held, totals, 0.9)] == ["", "y4"]
-    assert len(assess_outputs(names[:12], held[:12], totals[:12], 0.9)) == 13
+    names, held, totals = [f"y{a}" for a in range(13)], np.full((1, 13), 90), np.full(13, 100)
+    held[0, 4] = 50
+    levels = np.array([0.9])
+    assert [one.name for one in assess_outputs(names, Coverage(levels, held, totals), 0.9)] == ["", "y4"]
+    assert len(assess_outputs(names[:12], Coverage(levels, held[:, :12], totals[:12]), 0.9)) == 13
 
 
 def test_calibration_without_held_out_entries_asks_for_rows(features, quantiles, mixed):
@@ -72,17 +74,18 @@ def test_assessed_level_of_finitely_many_quantiles_is_widest(quantiles):
     X = np.random.default_rng(0).uniform(0, 3, (30, 1))
     few = ovkgp.InfiniteQuantileRegressor(coupling="joint", levels=[0.1, 0.5, 0.9], lengthscale=1.0, lam=0.1)
     few.fit(X, np.sin(X[:, 0]))
-    assert get_assessed_level(few) == pytest.approx(0.8) and get_assessed_level(quantiles) == 0.9
+    assert get_assessed_levels(few)[1] == pytest.approx(0.8) and get_assessed_levels(quantiles)[1] == 0.9
+    assert get_assessed_levels(few)[0].tolist() == pytest.approx([0.8])
     assert assess(few, X, np.sin(X[:, 0]) + 5).assessments[0].level == pytest.approx(0.8)
     median = ovkgp.InfiniteQuantileRegressor(coupling="independent", levels=[0.5], lengthscale=1.0, lam=0.1)
-    assert get_assessed_level(median.fit(X, np.sin(X[:, 0]))) == 0.9  # one quantile forms no interval
+    assert get_assessed_levels(median.fit(X, np.sin(X[:, 0])))[1] == 0.9  # one quantile forms no interval
 
 
 def test_assessed_level_of_one_sided_quantiles_is_default():
     X = np.random.default_rng(0).uniform(0, 3, (30, 1))
     upper = ovkgp.InfiniteQuantileRegressor(coupling="independent", levels=[0.6, 0.9], lengthscale=1.0, lam=0.1)
     upper.fit(X, np.sin(X[:, 0]))
-    assert get_assessed_level(upper) == 0.9
+    assert get_assessed_levels(upper)[1] == 0.9
     assert assess(upper, X + 0.01, np.sin(X[:, 0]) + 5).assessments[0].covered == 0
 
 
@@ -120,23 +123,21 @@ def test_estimator_without_standard_deviation_has_nothing_to_calibrate():
 @pytest.mark.parametrize("level", [0.5, 0.9])
 def test_assess_coverage_follows_binomial_interval(total, level):
     low, high = binom.interval(CONSISTENCY_PROBABILITY, total, level)
-    assert (
-        assess_coverage(int(low), total, level).is_consistent and assess_coverage(int(high), total, level).is_consistent
-    )
-    narrow = assess_coverage(int(low) - max(1, round(0.03 * total)), total, level)
+    assert assessment(int(low), total, level).is_consistent and assessment(int(high), total, level).is_consistent
+    narrow = assessment(int(low) - max(1, round(0.03 * total)), total, level)
     assert narrow.is_consistent is False and "too narrow" in narrow.sentence and "expected by chance" in narrow.sentence
     wide = int(high) + max(1, round(0.03 * total))
     if wide <= total:
-        assert "too wide" in assess_coverage(wide, total, level).sentence
+        assert "too wide" in assessment(wide, total, level).sentence
 
 
 def test_assess_coverage_tolerates_small_differences():
     assert binom.interval(CONSISTENCY_PROBABILITY, 10**6, 0.9)[0] > 890_000
-    assert assess_coverage(890_000, 10**6).is_consistent
+    assert assessment(890_000, 10**6).is_consistent
 
 
 def test_assess_coverage_of_few_entries_is_undecided():
-    found = assess_coverage(1, 6, name="v")
+    found = assessment(1, 6, name="v")
     assert (
         found.is_consistent is None
         and found.sentence == "Coverage of the 90 % intervals of 'v': 17 % of 6 entries, too few for an assessment."
@@ -147,3 +148,34 @@ def test_assess_level_set_detects_wrong_size():
     assert "too small" in assess_level_set(100, 200, 0.1).sentence
     assert "too large" in assess_level_set(20, 200, 0.5).sentence
     assert assess_level_set(22, 200, 0.1).is_consistent
+
+
+def test_assessment_covers_the_whole_curve():
+    """Right 90 % intervals do not hide 40 % intervals that contain 53 %."""
+    rng = np.random.default_rng(0)
+    u = rng.uniform(size=(400, 1))
+    inner = np.abs(u - 0.5) < 0.265  # 53 %, compressed into the 40 % interval
+    bad = np.where(
+        inner, 0.5 + (u - 0.5) * 0.2 / 0.265, 0.5 + np.sign(u - 0.5) * (0.2 + (np.abs(u - 0.5) - 0.265) * 0.3 / 0.235)
+    )
+    (right,), (wrong,) = (assess_outputs(["y"], Coverage.of(values), 0.9) for values in (u, bad))
+    assert right.is_consistent and "as at all other levels" in right.sentence
+    assert abs(wrong.covered / wrong.total - 0.9) < 0.05 and wrong.is_consistent is False
+    assert "but the" in wrong.sentence and "too wide" in wrong.sentence
+
+
+def test_assessment_of_groups_needs_training_rows(ridge, time_series):
+    X, Y = time_series
+    tracks = np.array([*"abc"] * 10)
+    found = predict_held_out(ridge, collect_rows(ridge, X, Y), tracks)
+    assert found.is_leave_one_out and found.has_groups
+    assert "all rows of a group are held out" in assess_calibration(ridge, None, found).note
+    without = ovkgp.OVKRidge(ridge.gp_.kernel, lam=ridge.lam_)
+    offset, rest = ridge.scaling_.output_offset, tracks != "b"
+    mean = without.fit(X[rest], Y[rest] - offset).predict(X[~rest]) + offset
+    observed = np.isfinite(np.asarray(Y)[~rest])
+    np.testing.assert_allclose(found.distribution.mean[~rest][observed], mean[observed], rtol=1e-6)
+    with pytest.raises(InputError, match="training rows"):
+        predict_held_out(ridge, collect_rows(ridge, X, Y + 1.0), tracks)
+    with pytest.raises(InputError, match="passed with X and Y"):
+        predict_held_out(ridge, collect_rows(ridge), tracks)

@@ -57,9 +57,9 @@ def test_predict_held_out_uses_leave_one_out_of_stored_rows(ridge, time_series):
     X, Y = time_series
     found = predict_held_out(ridge, collect_rows(ridge))
     assert found.is_leave_one_out and found.preface == ""
-    # without the entry, with the same kernel, noise and intercept
+    # without the row, with the same kernel, noise and intercept
     without = Y.copy()
-    without.iloc[3, 0] = np.nan
+    without.iloc[3] = np.nan
     offset = ridge.scaling_.output_offset
     same = ovkgp.OVKRidge(ridge.gp_.kernel, lam=ridge.lam_).fit(X, without - offset)
     assert found.distribution.mean[3, 0] == pytest.approx(same.predict(X.iloc[[3]])[0, 0] + offset[0], rel=1e-6)
@@ -194,7 +194,7 @@ def test_collect_rows_rejects_x_without_y(coupled, given):
         (np.zeros((2, 1)), np.zeros((3, 3)), "Y does not match"),
         (np.zeros((2, 1)), pd.DataFrame(np.zeros((2, 3)), columns=["u", "w", "v"]), "order|columns"),
         (np.array([[np.nan], [0.0]]), np.zeros((2, 3)), "NaN"),
-        (np.array([["a"], ["b"]]), np.zeros((2, 3)), "X does not match"),
+        (np.array([["a"], ["b"]]), np.zeros((2, 3)), "must hold numbers, got the text 'a'"),
     ],
 )
 def test_collect_rows_rejects_other_columns(coupled, X, Y, text):

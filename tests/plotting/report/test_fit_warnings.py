@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from plot_cases import assessment
 
 import ovkgp
-from ovkgp.plotting.report.calibration import assess_coverage
 from ovkgp.plotting.report.evaluation_data import collect_rows
 from ovkgp.plotting.report.fit_warnings import (
     MIN_NOISE_FRACTION,
@@ -95,10 +95,10 @@ def test_collect_warnings_reports_short_chains(chains):
 
 def test_miscalibrated_intervals_names_outputs():
     good, poor, of_v, few = (
-        assess_coverage(215, 240),
-        assess_coverage(100, 240),
-        assess_coverage(50, 120, name="v"),
-        assess_coverage(0, 3, name="w"),
+        assessment(215, 240),
+        assessment(100, 240),
+        assessment(50, 120, name="v"),
+        assessment(0, 3, name="w"),
     )
     assert miscalibrated_intervals((good, few)) == ()
     assert miscalibrated_intervals((poor,)) == (poor.sentence,)

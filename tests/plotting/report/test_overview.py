@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from plot_cases import assessment
 
 import ovkgp
-from ovkgp.plotting.report.calibration import assess_coverage
 from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
 from ovkgp.plotting.report.overview import (
     MAX_COLUMNS,
@@ -99,11 +99,11 @@ def test_default_title_has_column_names(coupled, quantiles, trees, levels, style
 
 
 def test_overview_reports_fit_accuracy_and_coverage(ridge, time_series):
-    text = write(ridge, (assess_coverage(60, 60),), 2)
+    text = write(ridge, (assessment(60, 60),), 2)
     assert f"A model, fitted to 1 input, 3 outputs and {time_series[1].count().sum()} observed entries." in text
     explained = predict_held_out(ridge, collect_rows(ridge)).explained
     assert f"{100 * explained[0]:.0f} % (u)" in text and text.endswith("See the 2 warnings below.")
-    assert assess_coverage(60, 60).sentence in text
+    assert assessment(60, 60).sentence in text
 
 
 def test_overview_counts_warnings(levels):
@@ -115,7 +115,7 @@ def test_overview_of_many_outputs_names_worst_and_best():
     X = np.linspace(0, 6, 30)[:, None]
     Y = np.sin(X + np.arange(6))
     one, many = (ovkgp.OVKRidge(lam=0.01).fit(X, part) for part in (Y[:, :1], Y))
-    assert "Leave-one-out explained variance: " in write(one) and "(output" not in write(one)
+    assert "Leave-one-row-out explained variance: " in write(one) and "(output" not in write(one)
     assert write(many).count("(output") == 2  # the worst and the best
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
-from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.checks import check_integer, check_positive
+from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 
@@ -22,9 +22,7 @@ class GapTracker(ABC):
     """The best J(W) and the best D(A) of a run of at most `max_iter` steps; `is_done` means gap ≤ tolerance · |J|."""
 
     def __init__(self, weights: Tensor, tolerance: float, max_iter: int, verbose: int = 0):
-        if not (math.isfinite(tolerance) and tolerance > 0):
-            raise OptionError(f"tolerance must be a positive number, got {tolerance}.")
-        self.weights, self.tolerance = weights, tolerance
+        self.weights, self.tolerance = weights, check_positive("tolerance", tolerance)
         self.max_iter, self.verbose = check_integer("max_iter", max_iter), verbose
         self.objective, self.lower = math.inf, -math.inf
         self.steps, self.stuck, self.interrupted, self.history = 0, False, False, []

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import check_nonnegative, check_positive
+from ovkgp.checks import check_nonnegative, check_one_of, check_positive
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.dual import solve_dual
@@ -43,8 +43,7 @@ def solve_path(
     `init` is the initial solution of the first problem, such as the ridge's (LT-97), and `options` are those of
     `solve_dual` or `solve_primal`. If Ctrl-C ends a problem, its solution is the last.
     """
-    if solver not in SOLVERS:
-        raise OptionError(f"solver must be one of {', '.join(map(repr, SOLVERS))}, got {solver!r}.")
+    check_one_of("solver", solver, SOLVERS)
     solutions = []
     for problem in tqdm(problems, disable=not verbose, desc="path", unit="problem"):
         last = solutions[-1] if solutions else init
@@ -73,9 +72,7 @@ def vary_parameter(problem: TaskProblem, parameter: str, values: Iterable[float]
 
     Order the values such that neighbors are close and easy problems come first: large λ, κ and ε.
     """
-    if parameter not in PARAMETERS:
-        raise OptionError(f"parameter must be one of {', '.join(map(repr, PARAMETERS))}, got {parameter!r}.")
-    if parameter == "lam":
+    if check_one_of("parameter", parameter, PARAMETERS) == "lam":
         return (replace(problem, lam=value) for value in values)
     return (replace(problem, loss=_replace_parameter(problem.loss, parameter, value)) for value in values)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ovkgp.checks import check_one_of
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.algebra.dense import gram, safe_cholesky
 from ovkgp.inference.algebra.kronecker import eigh
@@ -128,10 +129,7 @@ def _solve_cg(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
 
 def mask_measure(measure: TaskMeasure, observed: Tensor, normalization: str = "fixed") -> ObservedTasks:
     """Restrict a measure to the observed entries (n, m). Rows without entries count in n. O(n m)."""
-    if normalization not in NORMALIZATIONS:
-        raise OptionError(
-            f"normalization must be one of {', '.join(map(repr, NORMALIZATIONS))}, got {normalization!r}."
-        )
+    check_one_of("normalization", normalization, NORMALIZATIONS)
     if observed.shape != ((len(observed), len(measure)) if measure.nodes.dim() == 1 else measure.nodes.shape):
         raise InputError(
             f"observed must have shape (n, {len(measure)}) with one column per node, got {tuple(observed.shape)}."

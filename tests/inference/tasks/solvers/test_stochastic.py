@@ -41,6 +41,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_b_33_solve_stochastic_is_within_one_percent_of_the_optimum_after_a_fixed_budget(name):
     problem = streamed(4000, **CASES[name])

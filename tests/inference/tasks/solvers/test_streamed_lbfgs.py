@@ -168,6 +168,7 @@ def test_solve_streamed_rejects_invalid_options():
 # --- memory ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(monkeypatch):
     """Five times the rows: the same peak but for the order of the rows and their weights, a number each."""
     monkeypatch.setattr(streamed_module, "MIN_ROWS", 500)

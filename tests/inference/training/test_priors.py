@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.inference.training.log_prior`: torch against full Jacobians, NumPy against torch and differences."""
+"""Tests of `ovkgp.inference.training.priors`: torch against full Jacobians, NumPy against torch and differences."""
 
 import math
 
@@ -29,9 +29,8 @@ from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.log_prior import LogPrior, make_prior_terms
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
-from ovkgp.inference.training.prior_sites import trained_sites
+from ovkgp.inference.training.priors import LogPrior, make_prior_terms, trained_sites
 from ovkgp.kernels import (
     DecomposableKernel,
     FreeMatrix,

@@ -1,0 +1,111 @@
+"""Properties of all estimators: predictions do not depend on the other rows of a batch, on units, or on the type of the inputs."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+
+import ovkgp
+
+rng = np.random.default_rng(0)
+N = 40
+X = rng.uniform(0, 1, (N, 2))
+CLEAN = np.c_[np.sin(4 * X[:, 0]) + X[:, 1], np.cos(3 * X[:, 1]) - X[:, 0]]
+Y = CLEAN + 0.05 * rng.standard_normal((N, 2))
+GAPS = np.where(rng.uniform(size=Y.shape) < 0.2, np.nan, Y)
+LABELS = np.where(Y[:, 0] > np.median(Y[:, 0]), 1, 0)
+POINTS = rng.uniform(0, 1, (7, 2))
+DISTANT = {"sentinel": [999999999.0, 999999999.0], "far": [1e5, -1e5], "huge": [1e155, 0.0]}
+
+
+def gp(kernel="independent", Y=Y, **options):
+    return lambda X=X: ovkgp.GPRegressor(kernel, **{"random_state": 0} | options).fit(X, Y)
+
+
+def of(kind, Y=Y, **options):
+    return lambda X=X: kind(**options).fit(X) if Y is None else kind(**options).fit(X, Y)
+
+
+ESTIMATORS = {
+    "auto": gp("auto"),
+    "independent, gaps": gp(Y=GAPS),
+    "decomposable": gp("decomposable"),
+    "decomposable, gaps": gp("decomposable", GAPS),
+    "lmc": gp("lmc"),
+    "helmholtz": gp("helmholtz"),
+    "curl-free": gp("curl_free"),
+    "rbf": gp(base_kernel="rbf"),
+    "matern12": gp(base_kernel="matern12"),
+    "rq": gp(base_kernel="rq"),
+    "laplace kernel": gp(base_kernel="laplace"),
+    "kernel object": gp(ScaleKernel(MaternKernel(2.5, ard_num_dims=2)), Y[:, 0]),
+    "base kernel object": gp("decomposable", base_kernel=RBFKernel()),
+    "orff": gp(approximation="orff", num_frequencies=50),
+    "nystrom": gp("decomposable", approximation="nystrom", num_frequencies=15),
+    "variational": gp(approximation="variational", num_frequencies=15),
+    "student": gp(likelihood="student_t", num_frequencies=15),
+    "laplace draws": gp(hyperparameters="laplace", sampling={"draws": 20, "max_draws": 5}),
+    "exact ridge": of(ovkgp.OVKRidge, lam=0.01),
+    "exact ridge, field": of(ovkgp.OVKRidge, kernel="curl_free", lam=0.01),
+    "exact ridge, path": of(ovkgp.OVKRidge, lam=[0.01, 0.1], solver="cg"),
+    "feature ridge": of(ovkgp.ORFFRidge, lam=0.01, num_frequencies=60, random_state=0),
+    "manifold ridge": of(ovkgp.ManifoldRidge, lam=0.01, random_state=0),
+    "simplex": of(ovkgp.SimplexClassifier, LABELS, lam=0.01),
+    "quantiles": of(ovkgp.InfiniteQuantileRegressor, Y[:, 0], lam=1e-3, num_tasks=6, random_state=0),
+    "costs": of(ovkgp.InfiniteCostSensitiveClassifier, LABELS, random_state=0),
+    "one class": of(ovkgp.InfiniteOneClassSVM, None, random_state=0),
+    "vector tasks": of(ovkgp.VectorTaskRegressor, np.stack([Y, 2 * Y], 1), tasks=[0.0, 1.0]),
+}
+METHODS = ("predict", "predict_std", "predict_proba", "decision_function", "score_samples")
+
+
+@cache
+def fitted(name):
+    return ESTIMATORS[name]()
+
+
+def predict_all(estimator, points):
+    """All predictions of an estimator, as arrays with one entry per row."""
+    found = {}
+    for method in METHODS:
+        if method == "predict_std" and estimator.has_posterior:
+            found["mean"], found["std"] = estimator.predict(points, return_std=True)
+        elif hasattr(estimator, method):
+            found[method] = np.asarray(getattr(estimator, method)(points))
+    return found
+
+
+@pytest.mark.parametrize("distant", DISTANT)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_predictions_do_not_depend_on_other_rows(name, distant):
+    estimator, batch = fitted(name), np.vstack([POINTS[:4], [DISTANT[distant]], POINTS[4:]])
+    with np.errstate(all="ignore"):
+        together = predict_all(estimator, batch)
+    alone = [predict_all(estimator, point[None]) for point in POINTS]
+    for method, values in together.items():
+        expected = np.concatenate([found[method] for found in alone])
+        rest = np.delete(values, 4, axis=0)
+        if rest.dtype.kind in "OU":
+            assert (rest == expected).all()
+            continue
+        assert np.isfinite(values.astype(float)).all(), method
+        np.testing.assert_allclose(rest, expected, rtol=1e-10, atol=1e-10 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("name", ["auto", "exact ridge", "feature ridge", "quantiles", "one class", "simplex"])
+def test_frames_arrays_tensors_and_dtypes_agree(name):
+    estimator = fitted(name)
+    expected = predict_all(estimator, POINTS)
+    single = POINTS.astype(np.float32)
+    for points, reference in (
+        (pd.DataFrame(POINTS).to_numpy(), expected),
+        (torch.from_numpy(POINTS), expected),
+        (np.asfortranarray(POINTS), expected),
+        (POINTS.tolist(), expected),
+        (single, predict_all(estimator, single.astype(np.float64))),
+    ):
+        for method, values in predict_all(estimator, points).items():
+            np.testing.assert_allclose(values, reference[method], rtol=1e-12, err_msg=method)
