@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import check_integer
-from ovkgp.estimators.common.validation import as_array, numbers
+from ovkgp.checks import as_numbers, check_integer
+from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import InputError, KernelTypeError
 from ovkgp.inference.posteriors.fields import field_terms, strip_scales
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel
@@ -141,7 +141,7 @@ class FieldPartsMixin:
         points.
         """
         check_is_fitted(self, "posterior_")
-        line = numbers(as_array(line), "line")
+        line = as_numbers(as_array(line), "line")
         if (self.n_features_in_, self.n_outputs_) != (2, 2):
             raise KernelTypeError(
                 f"transport needs 2 inputs and 2 outputs, got a model of {self.n_features_in_} and {self.n_outputs_}."
@@ -165,7 +165,7 @@ class FieldPartsMixin:
         X, scaling = self._points(X), self.scaling_
         center = scaling.input_offset
         if reference is not None:
-            center = numbers(as_array(reference), "reference")
+            center = as_numbers(as_array(reference), "reference")
             if center.shape != (self.n_features_in_,):
                 raise InputError(f"reference must have shape ({self.n_features_in_},), got {center.shape}.")
         at = None if reference is None else scaling.inputs(center[None])[0]

@@ -10,8 +10,9 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
+from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.options import POSITIVE, names_in, one_of
-from ovkgp.estimators.common.validation import as_array, numbers
+from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import FitWarning, InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
 from ovkgp.inference.model.observations import Observations, as_floating
@@ -186,7 +187,7 @@ def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.T
     if isinstance(matrix, OutputMatrix):
         shape = (matrix.num_outputs,) * 2
     else:
-        matrix = torch.as_tensor(numbers(as_array(matrix), "output_matrix"))
+        matrix = torch.as_tensor(as_numbers(as_array(matrix), "output_matrix"))
         shape = tuple(matrix.shape)
     if shape != (p, p):
         raise InputError(f"output_matrix has shape {shape}, expected ({p}, {p}), one row per column of Y.")

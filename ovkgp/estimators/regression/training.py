@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 
+from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.named_kernels import (
     CANDIDATES,
     carries_units,
@@ -25,7 +26,7 @@ from ovkgp.estimators.common.named_kernels import (
 )
 from ovkgp.estimators.common.scaling import Moments, Scaling
 from ovkgp.estimators.common.summary import format_values
-from ovkgp.estimators.common.validation import Table, as_array, numbers
+from ovkgp.estimators.common.validation import Table, as_array
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.features import FeatureMap
@@ -194,7 +195,7 @@ def register_priors(gp: OperatorValuedGP | VariationalGP, options, scaling: Scal
 
 def scaled_noise(noise, scaling: Scaling) -> np.ndarray:
     """Convert a fixed noise from original to standardized units."""
-    noise, scale = numbers(as_array(noise), "noise"), scaling.output_scale
+    noise, scale = as_numbers(as_array(noise), "noise"), scaling.output_scale
     if noise.ndim > 2 or any(size != len(scale) for size in noise.shape):
         raise InputError(
             f"noise has shape {noise.shape}, expected (), ({len(scale)},) or ({len(scale)}, {len(scale)})."
