@@ -2,7 +2,7 @@
 
 A penalty on the values of f = Φθ is one on the weights, θᵀ M̃ θ with M̃ = I + s Φ(X)ᵀ M Φ(X): the prior N(0, M̃⁻¹).
 With M̃ = L Lᵀ the features Φ_M(x) = Φ(x) L⁻ᵀ have weights N(0, I) again, and Φ_M Φ_Mᵀ is the kernel of `ManifoldKernel`
-made from Φ Φᵀ (ID-7).
+made from Φ Φᵀ (ID-7). A combination V of latent outputs multiplies the rows of Φ_M (BT-115).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ovkgp.exceptions import FactorizationError, KernelTypeError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import DecomposableKernel, ManifoldKernel
+from ovkgp.kernels.manifold import combine_rows
 from ovkgp.kernels.module_cache import ModuleCache
 from ovkgp.kernels.penalties import Penalty, multiply_blockwise
 
@@ -89,7 +90,8 @@ class ManifoldFeatures(FeatureMap):
     @property
     def num_outputs(self) -> int:
         """Number p of outputs."""
-        return self.features.num_outputs
+        V = self.kernel.combination
+        return self.features.num_outputs if V is None else len(V)
 
     @property
     def num_features(self) -> int:
@@ -104,13 +106,15 @@ class ManifoldFeatures(FeatureMap):
     def forward(self, X: Tensor) -> LinearOperator:
         """Return Φ_M(X), of size (n·p) × num_features, for X (..., n, d)."""
         X = self.check(X)
-        Phi = self.features(X)
-        if not self.kernel.is_penalized:
+        Phi, V = self.features(X), self.kernel.combination
+        if not self.kernel.is_penalized and V is None:
             return Phi
         prior = self._weight_prior(X)
         if prior.separable:
-            return FeatureOperator(_whiten(Phi.features, prior.chol), Phi.factor, num_outputs=Phi.num_outputs)
-        features = _whiten(to_dense(Phi), prior.chol)
+            factor = Phi.factor if V is None else V.to(Phi.factor) @ Phi.factor
+            return FeatureOperator(_whiten(Phi.features, prior.chol), factor, num_outputs=factor.shape[-2])
+        rows = to_dense(Phi) if V is None else combine_rows(V, to_dense(Phi))
+        features = _whiten(rows, prior.chol)
         return FeatureOperator(features, torch.ones(1, 1).to(features), num_outputs=1)
 
     def _weight_prior(self, like: Tensor) -> WeightPrior:

@@ -264,7 +264,16 @@ class ORFF(FeatureMap):
             points = points.flatten(-3, -2)
         if points.shape[-1] != frequencies.shape[-1]:
             raise InputError(f"X must have {frequencies.shape[-1]} columns, got {points.shape[-1]}.")
-        scalar_features = CosSinFeatures.apply(points @ frequencies.to(points).mT)
+        if not torch.isfinite(frequencies).all():
+            raise OptionError(
+                "lengthscale must be large enough for finite frequencies, got infinite ones. Scale the inputs to units of ordinary size, or increase the lengthscale."
+            )
+        phases = points @ frequencies.to(points).mT
+        if not torch.isfinite(phases.detach().sum()) and not torch.isfinite(phases).all():
+            raise InputError(
+                f"X must have finite phases ωᵀx, got overflow for |x| up to {points.detach().abs().max():.3g} and frequencies up to {frequencies.detach().abs().max():.3g}. Remove such rows, or scale the inputs."
+            )
+        scalar_features = CosSinFeatures.apply(phases)
         # The 1/√D goes into the factors, which are small.
         if term.reflection is not None:
             vectors, lengths = (part.to(points) for part in term.reflection(frequencies))

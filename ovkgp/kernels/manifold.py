@@ -4,6 +4,9 @@ Ridge regression with the penalty λ_K ‖f‖² + λ_M Σ_ik ⟨f(x_i), M_ik f(
 with the covariance of f given Rᵀ f(X) = 0 with noise of variance 1/s, s = λ_M/λ_K and M = R Rᵀ (ID-7):
 
     K_M(x, z) = K(x, z) − K(x, X) R (I/s + Rᵀ K(X, X) R)⁻¹ Rᵀ K(X, z).
+
+If the outputs are combinations V f(x) of u latent outputs, such as the mean of several views, their covariance is
+V K_M(x, z) Vᵀ (BT-115).
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
         Strength s = λ_M/λ_K. Must be at least 0; 0 gives the base kernel.
     learn_strength : bool, default=False
         Whether s is a trained hyperparameter, which must be initialized above 0.
+    combination : array-like of shape (p, u) or None, default=None
+        V, which maps the u outputs of the base kernel to p outputs. If None, the identity.
 
     Raises
     ------
@@ -63,7 +68,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
 
     References
     ----------
-    BT-111
+    BT-111, BT-115
 
     Examples
     --------
@@ -85,18 +90,30 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
         strength: float = 1.0,
         *,
         learn_strength: bool = False,
+        combination=None,
     ):
-        if cls is ManifoldKernel and isinstance(base_kernel, Kernel) and is_operator_valued(base_kernel):
+        has_outputs = isinstance(base_kernel, Kernel) and (combination is not None or is_operator_valued(base_kernel))
+        if cls is ManifoldKernel and has_outputs:
             cls = OperatorValuedManifoldKernel
         return super().__new__(cls)
 
-    def __init__(self, base_kernel: Kernel, X, penalty, strength: float = 1.0, *, learn_strength: bool = False):
+    def __init__(
+        self,
+        base_kernel: Kernel,
+        X,
+        penalty,
+        strength: float = 1.0,
+        *,
+        learn_strength: bool = False,
+        combination=None,
+    ):
         super().__init__()
         check_kernel(base_kernel, "base_kernel")
         self.base_kernel = base_kernel
         self.register_buffer("X", _validate_points(X))
         self.penalty = penalty if isinstance(penalty, Penalty) else Penalty(penalty)
-        self._check_penalty_size()
+        u = self._check_penalty_size()
+        self.register_buffer("combination", None if combination is None else _validate_combination(combination, u))
         initial = torch.tensor(_check_strength(strength, learn_strength), dtype=torch.float64)
         if learn_strength:
             self.register_parameter("raw_strength", torch.nn.Parameter(torch.zeros(())))
@@ -106,12 +123,14 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
             self.register_buffer("fixed_strength", initial)
         self._cache = ModuleCache()
 
-    def _check_penalty_size(self) -> None:
+    def _check_penalty_size(self) -> int:
+        """Check the penalty against the points and return the number of outputs of the base kernel."""
         n, p = len(self.X), self.base_kernel.num_outputs_per_input(self.X, self.X)
         if self.penalty.size not in (n, n * p):
             raise InputError(
                 f"penalty has shape ({self.penalty.size}, {self.penalty.size}), expected ({n}, {n}) or ({n * p}, {n * p}) for {n} points and {p} outputs."
             )
+        return p
 
     @property
     def strength(self) -> Tensor:
@@ -135,6 +154,21 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
         return bool((self.strength > 0).any())
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
+        if self.combination is not None:
+            return self._combine(x1, x2, diag, params)
+        return self._latent(x1, x2, diag, params)
+
+    def _combine(self, x1: Tensor, x2: Tensor, diag: bool, params: dict) -> Tensor:
+        """Return V K_M(x, z) Vᵀ."""
+        if diag and not self.batch_shape:  # a batch of single points
+            blocks = self._combine(x1.unsqueeze(-2), x2.unsqueeze(-2), False, params)
+            return blocks.diagonal(dim1=-2, dim2=-1).flatten(-2)
+        latent = to_dense(self._latent(x1, x2, False, params))
+        combined = combine_rows(self.combination, combine_rows(self.combination, latent).mT).mT
+        return combined.diagonal(dim1=-2, dim2=-1) if diag else combined
+
+    def _latent(self, x1: Tensor, x2: Tensor, diag: bool, params: dict) -> LinearOperator | Tensor:
+        """Return K_M(x, z)."""
         prior = evaluate_kernel(self.base_kernel, x1, x2, diag, **params)
         if not self.is_penalized:
             return prior
@@ -172,15 +206,37 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
 
 
 class OperatorValuedManifoldKernel(ManifoldKernel, OperatorValuedKernel):
-    """`ManifoldKernel` of a base kernel with p outputs; not separable even if the base kernel is."""
+    """`ManifoldKernel` with p outputs; not separable even if the base kernel is."""
 
     @property
     def num_outputs(self) -> int:
-        """Number p of outputs of the base kernel."""
-        return num_outputs(self.base_kernel)
+        """Number p of outputs of the base kernel, or of their combinations."""
+        return num_outputs(self.base_kernel) if self.combination is None else len(self.combination)
 
     def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
-        return self.base_kernel.num_outputs_per_input(x1, x2)
+        return self.base_kernel.num_outputs_per_input(x1, x2) if self.combination is None else len(self.combination)
+
+
+def combine_rows(combination: Tensor, rows: Tensor) -> Tensor:
+    """Return (I ⊗ V) rows, (..., m·p, k), for rows (..., m·u, k)."""
+    blocks = rows.unflatten(-2, (-1, combination.shape[1]))  # (..., m, u, k)
+    return (combination.to(rows) @ blocks).flatten(-3, -2)
+
+
+def _validate_combination(combination, num_latent: int) -> Tensor:
+    try:
+        V = torch.as_tensor(np.asarray(combination, dtype=np.float64)).clone()
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"combination must be a matrix of numbers, got {type(combination).__name__} ({error})."
+        ) from error
+    if V.dim() != 2 or len(V) == 0 or V.shape[1] != num_latent:
+        raise InputError(
+            f"combination has shape {tuple(V.shape)}, expected (p, {num_latent}) for {num_latent} outputs of the base kernel."
+        )
+    if not torch.isfinite(V).all():
+        raise InputError("combination must be finite, got NaN or infinity.")
+    return V
 
 
 def _validate_points(X) -> Tensor:

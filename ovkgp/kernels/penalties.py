@@ -141,6 +141,7 @@ def _neighbor_graph(X: np.ndarray, num_neighbors: int, weights: str) -> sparse.c
     n, k = len(X), min(check_integer("num_neighbors", num_neighbors), len(X) - 1)
     if k == 0:
         return sparse.csr_array((n, n))
+    X = np.ldexp(X, -np.frexp(np.abs(X).max())[1])  # exact, so that squared distances neither overflow nor underflow
     distances, neighbors = NearestNeighbors(n_neighbors=k).fit(X).kneighbors()  # excludes the point itself
     values = np.ones(n * k) if weights == "binary" else _heat_weights(distances.ravel())
     indices = np.repeat(np.arange(n), k).astype(np.int32), neighbors.ravel().astype(np.int32)

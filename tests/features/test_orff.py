@@ -7,7 +7,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel, ScaleKernel
+from linear_operator import to_dense
 from spectral_cases import CASES, FIELDS, NUM_DIMS, make
 from torch.autograd.functional import jacobian
 
@@ -374,3 +376,15 @@ def test_orff_rejects_invalid_shapes_and_dimensions():
         ORFF(FunctionValuedKernel(RBFKernel(), RBFKernel()), 3, num_dims=1)
     with pytest.raises(SpectralError, match="shape"):
         ORFF(SpectralPair(1, torch.special.ndtri, lambda w: torch.ones(2, 2)), 3)
+
+
+def test_features_reject_frequencies_and_phases_that_overflow():
+    kernel = RBFKernel(ard_num_dims=2).double()
+    orff = ORFF(kernel, 4, random_state=0)
+    with pytest.raises(InputError, match=r"finite phases.*1.7e\+308"):
+        orff(torch.tensor([[0.0, 0.0], [1.7e308, 1.7e308]], dtype=torch.float64))
+    assert torch.isfinite(to_dense(orff(torch.tensor([[1e300, 0.0]], dtype=torch.float64)))).all()
+    kernel.register_constraint("raw_lengthscale", Positive(transform=None, inv_transform=None))
+    kernel.lengthscale = torch.tensor(5e-324, dtype=torch.float64)
+    with pytest.raises(OptionError, match="lengthscale"):
+        orff(torch.zeros(2, 2, dtype=torch.float64))

@@ -176,6 +176,31 @@ def test_bt_115_manifold_kernel_supports_an_observation_operator(penalty):
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("strength", [0.0, 0.75])
+@pytest.mark.parametrize("base", BASES)
+def test_bt_115_manifold_kernel_of_combinations(base, strength):
+    """V K_M Vᵀ, its diagonal, blocks and number of outputs; a scalar base kernel has u = 1."""
+    kernel, X, _, u = problem(base, "laplacian", strength=strength)
+    V = np.random.default_rng(0).normal(size=(2, u))
+    combined = ManifoldKernel(kernel.base_kernel, X, neighbor_laplacian(X, 3), strength, combination=V)
+    x, z = points(5, 1), points(4, 2)
+    left, right = (np.kron(np.eye(len(part)), V) for part in (x, z))
+    expected = left @ dense(kernel, x, z) @ right.T
+    np.testing.assert_allclose(dense(combined, x, z), expected, atol=1e-12)
+    np.testing.assert_allclose(combined(x, diag=True), np.diag(dense(combined, x)), atol=1e-12)
+    assert num_outputs(combined) == 2 and isinstance(combined, OperatorValuedManifoldKernel)
+    np.testing.assert_allclose(block(combined, x[0], z[0]), expected[:2, :2], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "combination, message", [(np.eye(2), "expected .p, 3."), (np.full((1, 3), np.nan), "finite"), ("V", "numbers")]
+)
+def test_manifold_kernel_rejects_invalid_combination(combination, message):
+    kernel, X, _, _ = problem("decomposable", "laplacian")
+    with pytest.raises(InputError, match=message):
+        ManifoldKernel(kernel.base_kernel, X, neighbor_laplacian(X, 3), combination=combination)
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_zero_strength_gives_base_kernel_and_ridge(base):
     kernel, X, _, p = problem(base, "laplacian", strength=0.0)
@@ -389,7 +414,7 @@ def test_points_may_be_one_dimensional():
 
 def test_repr_shows_the_penalty():
     names = list(inspect.signature(ManifoldKernel).parameters)
-    assert names == ["base_kernel", "X", "penalty", "strength", "learn_strength"]
+    assert names == ["base_kernel", "X", "penalty", "strength", "learn_strength", "combination"]
 
 
 @pytest.mark.parametrize(

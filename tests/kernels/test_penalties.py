@@ -269,3 +269,12 @@ def test_neighbor_laplacian_rejects_invalid_arguments(options, error, message):
 def test_cluster_laplacian_rejects_more_clusters_than_points():
     with pytest.raises(OptionError, match="num_clusters"):
         cluster_laplacian(points(4), 5)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e306])
+def test_graphs_do_not_depend_on_the_unit_of_the_inputs(scale):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    expected, found = (neighbor_laplacian(Z, 3).toarray() for Z in (X, X * scale))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    clusters = [cluster_laplacian(Z, 2, num_neighbors=3, random_state=0) for Z in (X, X * scale)]
+    np.testing.assert_array_equal(*clusters)

@@ -270,11 +270,15 @@ def best_scale(gp: OperatorValuedGP, posterior: Posterior, table: Table, scaling
     return usable_scale(float(total / observed.sum()), table.Y)
 
 
-def rebuild_ridge_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:
-    """Make the kernel of a loaded ridge estimator, of which only the shapes matter."""
+def rebuild_ridge_kernel(
+    estimator, values: dict[str, torch.Tensor], scale: float, num_outputs: int | None = None
+) -> Kernel:
+    """Make the kernel of a loaded ridge estimator, of which only the shapes matter; it may have latent outputs."""
     options = SimpleNamespace(base_kernel=estimator.base_kernel, output_matrix=estimator.output_matrix, lengthscale=1.0)
     options.kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else estimator.kernel_
-    kernel = ridge_kernel(options, np.zeros((2, estimator.n_features_in_)), np.zeros((2, estimator.n_outputs_)))
+    kernel = ridge_kernel(
+        options, np.zeros((2, estimator.n_features_in_)), np.zeros((2, num_outputs or estimator.n_outputs_))
+    )
     return multiply_kernel(kernel, scale)
 
 

@@ -1,8 +1,8 @@
-"""`ManifoldRidge`, semi-supervised ridge regression with a manifold penalty over labeled and unlabeled rows (BT-111..114).
+"""`ManifoldRidge`, semi-supervised ridge regression with a manifold penalty over labeled and unlabeled rows (BT-111..115).
 
-    f̂ = argmin (1/2n) Σ_labeled ‖y_i − f(x_i)‖² + (λ/2) ‖f‖² + (λ_M/2) Σ_ik ⟨f(x_i), M_ik f(x_k)⟩,     i, k over all rows,
+    f̂ = argmin (1/2n) Σ_labeled ‖y_i − V f(x_i)‖² + (λ/2) ‖f‖² + (λ_M/2) Σ_ik ⟨f(x_i), M_ik f(x_k)⟩,     i, k over all rows,
 
-is the posterior mean of the Gaussian process with the covariance of `ovkgp.kernels.ManifoldKernel` at strength λ_M/λ and noise
+with V = I unless outputs are combinations of latent ones (BT-115), is the posterior mean of the Gaussian process with the covariance of `ovkgp.kernels.ManifoldKernel` at strength λ_M/λ and noise
 nλ, for n labeled rows (ID-7). Its standard deviation shrinks along the manifold.
 """
 
@@ -30,7 +30,7 @@ from ovkgp.estimators.common.options import (
     one_of,
     restore_on_error,
 )
-from ovkgp.estimators.common.validation import Table
+from ovkgp.estimators.common.validation import Table, as_array, numbers
 from ovkgp.estimators.ridge.base import (
     RIDGE_ATTRIBUTES,
     RidgeEstimator,
@@ -43,7 +43,7 @@ from ovkgp.estimators.ridge.base import (
 from ovkgp.estimators.storage.kernels import blank_penalty
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ManifoldFeatures
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.kernels import ManifoldKernel, cluster_laplacian, neighbor_laplacian
@@ -52,7 +52,9 @@ from ovkgp.kernels import ManifoldKernel, cluster_laplacian, neighbor_laplacian
 def _rebuild_kernel(estimator, values: dict[str, Tensor], scale: float) -> Kernel:
     indices = values.get("penalty.indices")
     penalty = blank_penalty(estimator.manifold_.shape[0], None if indices is None else indices.shape[1])
-    return ManifoldKernel(rebuild_ridge_kernel(estimator, values, scale), values["X"], penalty).double()
+    V, num_outputs = values.get("combination"), estimator.n_outputs_
+    base = rebuild_ridge_kernel(estimator, values, scale, num_outputs if V is None else V.shape[1])
+    return ManifoldKernel(base, values["X"], penalty, combination=V).double()
 
 
 def _is_matrix(value) -> bool:
@@ -80,11 +82,16 @@ class ManifoldRidge(RidgeEstimator):
         λ_M ≥ 0 of the penalty, in the same convention; 0 is ridge regression on the labeled rows.
     manifold : {"neighbors", "clusters"} or matrix, default="neighbors"
         Penalty M over all rows: the Laplacian of the graph of nearest neighbors, the Laplacian of "is in the same cluster" by
-        spectral clustering, or a symmetric positive semi-definite matrix, (n, n) for each output or (n·p, n·p), dense or sparse.
+        spectral clustering, or a symmetric positive semi-definite matrix, (n, n) for each output or (n·p, n·p), dense or sparse; with
+        a `combination`, (n·u, n·u).
     num_neighbors : int, default=10
         Number of neighbors of a row in either graph.
     num_clusters : int, default=2
         Number of clusters of "clusters".
+    combination : array-like of shape (p, u) or None, default=None
+        V, by which the p columns of y are combinations V f of u latent outputs f; kernel and penalty are those of f, and
+        predictions those of V f. With m views of p outputs each, `np.kron(np.full((1, m), 1 / m), np.eye(p))` is their mean
+        (BT-115). If None, f are the columns of y.
     num_frequencies : int or None, default=None
         Number of random frequencies. If None, the exact kernel is used.
     random_state : int, RandomState instance or None, default=None
@@ -136,6 +143,7 @@ class ManifoldRidge(RidgeEstimator):
         ],
         "num_neighbors": [integer()],
         "num_clusters": [integer()],
+        "combination": ["array-like", None],
         "num_frequencies": [integer(), None],
         "random_state": RANDOM_STATE,
         "variance": [one_of(*VARIANCES)],
@@ -150,6 +158,7 @@ class ManifoldRidge(RidgeEstimator):
         manifold="neighbors",
         num_neighbors=10,
         num_clusters=2,
+        combination=None,
         num_frequencies=None,
         random_state=None,
         base_kernel="rbf",
@@ -168,6 +177,7 @@ class ManifoldRidge(RidgeEstimator):
         self.manifold = manifold
         self.num_neighbors = num_neighbors
         self.num_clusters = num_clusters
+        self.combination = combination
         self.num_frequencies = num_frequencies
         self.random_state = random_state
         self.base_kernel = base_kernel
@@ -186,8 +196,9 @@ class ManifoldRidge(RidgeEstimator):
             data = self._check_first_rows(X, y, None)
             self._seed = as_seed(self.random_state)
             self.manifold_ = self._penalty(data.X)
-            base, strength = ridge_kernel(self, data.X, data.Y), float(self.lam_manifold / self.lam)
-            self._kernel = ManifoldKernel(base, data.X, self.manifold_, strength).double()
+            V, strength = self._combination(), float(self.lam_manifold / self.lam)
+            base = ridge_kernel(self, data.X, data.Y if V is None else np.full((len(data.X), V.shape[1]), np.nan))
+            self._kernel = ManifoldKernel(base, data.X, self.manifold_, strength, combination=V).double()
             self.kernel_ = name_structure(self.kernel)
             self.scaling_ = make_scaling(data.X.shape[1], data.mean(), fit_intercept=self.fit_intercept)
             self._counts = data.num_rows, data.num_observed
@@ -199,8 +210,22 @@ class ManifoldRidge(RidgeEstimator):
                 self.scale_ = best_scale(self.gp_, self.posterior_, table, self.scaling_)
                 if self.scale_ != 1.0:  # s K_M is the manifold kernel of s K with its strength divided by s
                     base, X, penalty = scale_kernel(base, self.scale_), self._kernel.X, self._kernel.penalty
-                    self._condition(ManifoldKernel(base, X, penalty, strength / self.scale_), table)
+                    strength /= self.scale_
+                    self._condition(ManifoldKernel(base, X, penalty, strength, combination=V), table)
         return self
+
+    def _combination(self) -> np.ndarray | None:
+        """Return V (p, u) of the columns of y; None if they are the latent outputs."""
+        if self.combination is None:
+            return None
+        V, p = numbers(as_array(self.combination), "combination"), self.n_outputs_
+        if V.ndim != 2 or V.shape[0] != p or not V.shape[1]:
+            raise InputError(f"combination has shape {V.shape}, expected ({p}, u), one row per column of y.")
+        if self.kernel == "decomposable" and self.output_matrix is None:
+            raise OptionError(
+                'output_matrix must be given with a combination and kernel="decomposable", since latent outputs have no observed covariance.'
+            )
+        return V
 
     def _penalty(self, X: np.ndarray):
         if not isinstance(self.manifold, str):

@@ -84,7 +84,8 @@ def _helmholtz(kernel: ours.HelmholtzKernel) -> dict:
 
 def _manifold(kernel: ours.ManifoldKernel) -> dict:
     is_learned = "raw_strength" in kernel._parameters
-    return {"base_kernel": kernel.base_kernel, "X": kernel.X, "penalty": kernel.penalty, "learn_strength": is_learned}
+    names = ("base_kernel", "X", "penalty", "combination")
+    return {**_attributes(*names)(kernel), "learn_strength": is_learned}
 
 
 def _entries(penalty: Penalty) -> dict:

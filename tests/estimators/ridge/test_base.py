@@ -481,3 +481,25 @@ def test_fit_rejects_conflicting_options(options, match):
     X, Y = smooth(p=2)
     with pytest.raises((OptionError, InputError), match=match):
         ovkgp.OVKRidge(**options).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "ridge",
+    [
+        ovkgp.ORFFRidge(num_frequencies=8, random_state=0),
+        ovkgp.ManifoldRidge(num_neighbors=3),
+        ovkgp.ManifoldRidge(num_neighbors=3, num_frequencies=8, random_state=0),
+        ovkgp.ConstrainedORFF(num_frequencies=8, random_state=0),
+    ],
+    ids=lambda ridge: f"{type(ridge).__name__}-{ridge.num_frequencies}",
+)
+def test_ridge_estimators_do_not_depend_on_the_unit_of_the_inputs(ridge):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    Y = np.sin(X)
+    expected = ridge.fit(X, Y).predict(X)
+    for scale in (2.0**-1000, 2.0**500, 2.0**1000):
+        np.testing.assert_allclose(ridge.fit(X * scale, Y).predict(X * scale), expected, rtol=0, atol=1e-7)
+    if ridge.num_frequencies is not None:
+        with pytest.raises(OptionError, match="lengthscale"):
+            ridge.fit(X * 5e-324, Y)

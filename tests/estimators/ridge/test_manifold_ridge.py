@@ -83,6 +83,63 @@ def test_bt_112_features_solve_the_system_of_algorithm_6(name, kind):
     np.testing.assert_allclose(ridge.predict(test).ravel(), Phi["test"] @ theta, atol=1e-8)
 
 
+VIEWS = np.array([[0.5, 0.0, 0.5, 0.0], [0.0, 0.3, 0.2, 0.7]])
+VIEW_KERNELS = {
+    "identity": lambda: DecomposableKernel(RBFKernel(), output_matrix=torch.eye(4)).double(),
+    "coupled": lambda: DecomposableKernel(RBFKernel(), output_matrix=torch.eye(4) + 0.5).double(),
+}
+
+
+@pytest.mark.parametrize("kind", ["graph", "full"])
+@pytest.mark.parametrize("name", VIEW_KERNELS)
+def test_bt_115_combinations_of_latent_outputs_solve_the_dual_system(name, kind):
+    X, Y, test = problem()
+    kernel = VIEW_KERNELS[name]()
+    root = np.random.default_rng(5).normal(size=(4 * len(X), 6))
+    M = neighbor_laplacian(X, 3) if kind == "graph" else root @ root.T / 10
+    ridge = ovkgp.ManifoldRidge(kernel, LAM, LAM_M, manifold=M, combination=VIEWS).fit(X, Y)
+    everything = torch.from_numpy(X)
+    u = dual_coefficients(dense(kernel, everything), VIEWS, expanded(M, 4 * len(X)), Y[:8], LAM, LAM_M)
+    latent = (dense(kernel, torch.from_numpy(test), everything) @ u).reshape(-1, 4)
+    np.testing.assert_allclose(ridge.predict(test), latent @ VIEWS.T, atol=1e-8)
+    std = ridge.predict(test, return_std=True)[1]
+    cov = ridge.predict(test, return_cov=True)[1]
+    np.testing.assert_allclose(np.sqrt(cov.diagonal(axis1=1, axis2=2)), std, atol=1e-8)
+    assert ridge.sample_y(test, 3).shape == (5, 2, 3) and ridge.leave_one_out(X, Y).mean.shape == Y.shape
+    assert "y1" in str(ridge.summary())
+
+
+@pytest.mark.parametrize("kind", ["graph", "full"])
+@pytest.mark.parametrize("name", VIEW_KERNELS)
+def test_bt_115_combinations_of_latent_outputs_solve_the_system_of_algorithm_6(name, kind):
+    X, Y, test = problem()
+    root = np.random.default_rng(5).normal(size=(4 * len(X), 6))
+    M = neighbor_laplacian(X, 3) if kind == "graph" else root @ root.T / 10
+    options = {"manifold": M, "combination": VIEWS, "num_frequencies": 15, "random_state": 0}
+    ridge = ovkgp.ManifoldRidge(VIEW_KERNELS[name](), LAM, LAM_M, **options).fit(X, Y)
+    features = ridge.gp_.features.features
+    all_rows, at_test = (to_dense(features(torch.from_numpy(Z))).detach().numpy() for Z in (X, test))
+    theta = primal_weights(all_rows[:32], all_rows, VIEWS, expanded(M, 4 * len(X)), Y[:8], LAM, LAM_M)
+    np.testing.assert_allclose(ridge.predict(test), (at_test @ theta).reshape(-1, 4) @ VIEWS.T, atol=1e-8)
+
+
+def test_identity_combination_changes_nothing():
+    X, Y, test = problem()
+    for options in ({}, {"num_frequencies": 20, "random_state": 0}, {"lam_manifold": 0.0}, {"scale": "evidence"}):
+        plain = ovkgp.ManifoldRidge(lengthscale=1.0, **options).fit(X, Y)
+        combined = ovkgp.ManifoldRidge(lengthscale=1.0, combination=np.eye(2), **options).fit(X, Y)
+        for a, b in zip(plain.predict(test, return_std=True), combined.predict(test, return_std=True), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-9)
+
+
+def test_manifold_ridge_rejects_invalid_combination():
+    X, Y, _ = problem()
+    with pytest.raises(InputError, match="one row per column of y"):
+        ovkgp.ManifoldRidge(combination=np.eye(3)).fit(X, Y)
+    with pytest.raises(OptionError, match="output_matrix must be given"):
+        ovkgp.ManifoldRidge("decomposable", combination=np.ones((2, 3))).fit(X, Y)
+
+
 @pytest.mark.parametrize("num_frequencies", [None, 40])
 def test_manifold_ridge_without_penalty_equals_ridge(num_frequencies):
     X, Y, test = problem()

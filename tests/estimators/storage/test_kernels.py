@@ -69,6 +69,9 @@ MORE = {
     "manifold of outputs": lambda: ManifoldKernel(
         DecomposableKernel(RBFKernel(), 2), SAMPLE[:, :2], torch.eye(12), 0.3
     ),
+    "manifold of combinations": lambda: ManifoldKernel(
+        DecomposableKernel(RBFKernel(), 3), SAMPLE[:, :2], torch.eye(6), 0.3, combination=[[0.5, 0.5, 0], [0, 1, -1]]
+    ),
     "linear": lambda: LinearKernel(ard_num_dims=2),
     "polynomial and constant": lambda: PolynomialKernel(power=3) + ConstantKernel(),
     "exponentiated chi2": lambda: ExponentiatedChi2Kernel(),

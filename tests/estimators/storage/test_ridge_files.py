@@ -142,6 +142,7 @@ FEATURES = {
     "blocks, matrix": ({"block_size": 10, "output_matrix": GAMMA, **SCALED}, missing),
     "blocks, closed form": ({"block_size": 5, "kernel": "curl_free", "solver": "closed_form"}, None),
 }
+VIEWS = np.kron([[0.4, 0.6]], np.eye(2))
 MANIFOLD = {
     "neighbors": ({}, few_labels),
     "clusters": ({"manifold": "clusters", "num_neighbors": 4}, few_labels),
@@ -155,6 +156,9 @@ MANIFOLD = {
     "manifold features": ({"num_frequencies": 10}, few_labels),
     "manifold features, scaled": ({"num_frequencies": 10, "kernel": "decomposable", **SCALED}, few_labels),
     "manifold features, dense": ({"num_frequencies": 10, "manifold": full_penalty()}, few_labels),
+    "combination": ({"combination": VIEWS}, few_labels),
+    "combination, scaled": ({"combination": VIEWS.tolist(), **SCALED}, few_labels),
+    "combination, features": ({"combination": VIEWS, "num_frequencies": 10, **SCALED}, few_labels),
     "manifold, kernel object": ({"kernel": decomposable(), **SCALED}, few_labels),
 }
 CASES = {name: (OVKRidge, {"lam": 0.05} | options, shape) for name, (options, shape) in EXACT.items()}
