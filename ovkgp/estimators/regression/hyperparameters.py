@@ -10,7 +10,6 @@ import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ovkgp.checks import suggest_name
 from ovkgp.estimators.common.options import FRACTION, check_constraints, integer, one_of, reject_variational
@@ -19,8 +18,6 @@ from ovkgp.estimators.common.summary import ColumnNames, axis_names, split_outpu
 from ovkgp.estimators.common.validation import Table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.exact import ExactPosterior, IndependentPosterior
 from ovkgp.inference.sampling.arviz_data import (
     Axes,
     groups_of,

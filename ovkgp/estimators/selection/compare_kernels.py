@@ -311,7 +311,9 @@ class _Trial:
         # One term per row or group, since its entries are dependent
         centered = np.where(observed, density - np.nanmean(density, 0), 0.0).sum(1)
         index = group_index(self.groups, len(centered)).numpy()
-        self.terms["cv_log_density"] = np.bincount(index, centered)[np.bincount(index, observed.any(1)) > 0] / observed.sum()
+        self.terms["cv_log_density"] = (
+            np.bincount(index, centered)[np.bincount(index, observed.any(1)) > 0] / observed.sum()
+        )
         self.row["cv_log_density"] = density[observed].mean()
         self.row["cv_log_density_se"] = compute_standard_error(self.terms["cv_log_density"])
         self.row["cv_rmse"] = np.sqrt(np.nanmean(error**2))
