@@ -12,7 +12,7 @@ import ovkgp
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_prediction, plot_quantiles
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def lines(axes) -> dict:

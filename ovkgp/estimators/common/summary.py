@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ovkgp.criticism.calibration import Coverage
 from ovkgp.estimators.common.named_kernels import num_features
 from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, units_of, values_in_units
 from ovkgp.inference.likelihoods import Likelihood, PerOutput
+from ovkgp.inference.sampling.arviz_data import factorization_cost
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.inference.training.log_posterior import named_values
 
@@ -22,6 +24,8 @@ MIN_OBSERVATIONS_PER_OUTPUT = 10  # outputs with fewer observations get a note
 MAX_CORRELATED_OUTPUTS = 6  # correlations between more outputs are not listed
 MAX_MATRIX_OUTPUTS = 30  # output matrices of more outputs are not listed
 MAX_LISTED_NAMES = 12  # of more columns or classes, the first are listed
+MAX_SUMMARY_COST = 1e9  # elementary operations for the predictions of held-out rows in a summary: about a second
+INTERVAL_LEVEL = 0.9  # level of the intervals whose coverage a summary reports
 MAX_SUMMARY_ROWS = 60  # rows of the table of hyperparameters in a summary
 
 VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std"}
@@ -236,6 +240,8 @@ def summarize(estimator) -> Summary:
         about["candidates"] = f"{scores} ({evidence} − number of hyperparameters)"
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
+    if (held_out := _describe_held_out_rows(estimator)) is not None:
+        about["held-out rows"] = held_out
     width = max(map(len, about)) + 3
     lines += [f"  {name:<{width}}{text}" for name, text in about.items()]
     lines.append(f"  hyperparameters ({units_of(estimator)})")
@@ -315,6 +321,26 @@ def _data(estimator) -> str:
 def _listed(items: Iterable[str]) -> str:
     items = [*items]
     return ", ".join(items if len(items) <= MAX_LISTED_NAMES else [*items[:MAX_LISTED_NAMES], "…"])
+
+
+def _describe_held_out_rows(estimator) -> str | None:
+    """Describe how well each stored row is predicted from all others; None if that is impossible or expensive."""
+    if not estimator.has_leave_one_out:
+        return None
+    data = estimator.training_observations()
+    num_models = len(estimator.posterior_) if hasattr(estimator, "draws_") else 1
+    if (
+        data.num_rows < 2
+        or num_models * factorization_cost(estimator.gp_, data.X, data.Y, data.noise) > MAX_SUMMARY_COST
+    ):
+        return None
+    found = estimator.leave_one_out_entries()
+    error, centered = np.nansum((found.Y - found.mean) ** 2, 0), found.Y - np.nanmean(found.Y, 0)
+    total = np.nansum(centered**2, 0)
+    names = zip(estimator.output_names_, error, total, strict=True)
+    scores = [f"{1 - e / t:.2g}" + (f" ({name})" if len(total) > 1 else "") for name, e, t in names if t > 0]
+    coverage = Coverage.of(found.pit(), [INTERVAL_LEVEL]).overall[0]
+    return f"R² {_listed(scores)}; {coverage:.0%} inside of their {INTERVAL_LEVEL:.0%} intervals (leave-one-row-out)"
 
 
 def evidence_name(estimator) -> str:

@@ -103,7 +103,7 @@ class VectorTaskRegressor(TableRegressor):
     -----
     X and tasks are not scaled: for columns of different units use one lengthscale per column or a `StandardScaler`.
 
-    Rows for style transfer come from `single_rows` and `joint_rows` of `ovkgp.datasets.landmarks`, paths through the
+    Rows for style transfer come from `single_rows` and `joint_rows` of `ovkgp.datasets`, paths through the
     space of tasks from its `radial_tasks` and `angular_tasks`. Joint rows repeat each target T times: intervals from
     them are those of a composite likelihood, and too narrow.
 
@@ -117,7 +117,7 @@ class VectorTaskRegressor(TableRegressor):
 
     >>> import ovkgp
     >>> from ovkgp.datasets import make_landmarks
-    >>> from ovkgp.datasets.landmarks import radial_tasks, single_rows
+    >>> from ovkgp.datasets import radial_tasks, single_rows
     >>> faces, emotions, identities, truth = make_landmarks(20, random_state=0)
     >>> X, Y, _ = single_rows(faces, task=0)  # neutral faces, and the same people at all seven emotions
     >>> model = ovkgp.VectorTaskRegressor(tasks=emotions, lam=2e-5).fit(X[:30], Y[:30])
