@@ -241,7 +241,7 @@ def summarize(estimator) -> Summary:
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
     if (held_out := _describe_held_out_rows(estimator)) is not None:
-        about["held-out rows"] = held_out
+        about["held-out"] = held_out
     width = max(map(len, about)) + 3
     lines += [f"  {name:<{width}}{text}" for name, text in about.items()]
     lines.append(f"  hyperparameters ({units_of(estimator)})")
@@ -340,7 +340,7 @@ def _describe_held_out_rows(estimator) -> str | None:
     names = zip(estimator.output_names_, error, total, strict=True)
     scores = [f"{1 - e / t:.2g}" + (f" ({name})" if len(total) > 1 else "") for name, e, t in names if t > 0]
     coverage = Coverage.of(found.pit(), [INTERVAL_LEVEL]).overall[0]
-    return f"R² {_listed(scores)}; {coverage:.0%} inside of their {INTERVAL_LEVEL:.0%} intervals (leave-one-row-out)"
+    return f"R² {_listed(scores)}; {100 * coverage:.0f} % inside of their {100 * INTERVAL_LEVEL:g} % intervals (leave-one-row-out)"
 
 
 def evidence_name(estimator) -> str:
