@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.estimators.common.options import POSITIVE, names_in, one_of
@@ -85,23 +85,6 @@ def given_kernel(kernel: Kernel, num_columns: int) -> Kernel:
     if (p := num_outputs(kernel)) != num_columns:
         raise InputError(f"kernel must have as many outputs as Y, got {p} outputs and {num_columns} columns of Y.")
     return deepcopy(kernel)
-
-
-def carries_units(kernel: Kernel) -> bool:
-    """Whether a kernel object has values in original units: frozen parameters, priors, fixed output matrices or variances."""
-    if any(not parameter.requires_grad for parameter in kernel.parameters()) or any(
-        True for _ in kernel.named_priors()
-    ):
-        return True
-    return not _has_free_scale(kernel)
-
-
-def _has_free_scale(kernel: Kernel) -> bool:
-    if isinstance(kernel, ScaleKernel):
-        return True
-    if isinstance(kernel, (AdditiveKernel, IndependentKernel)):
-        return all(_has_free_scale(part) for part in kernel.kernels)
-    return isinstance(kernel, DecomposableKernel) and isinstance(kernel.output_module, FREE)
 
 
 def shares_scale(kernel: Kernel) -> bool:
