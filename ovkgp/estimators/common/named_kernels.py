@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.checks import as_numbers
@@ -97,23 +97,6 @@ def given_kernel(kernel: Kernel, num_columns: int) -> Kernel:
 def name_structure(kernel: str | Kernel) -> str:
     """Return the name of the structure of a kernel option; "given" for a kernel object."""
     return "given" if isinstance(kernel, Kernel) else ALIASES.get(kernel, kernel)
-
-
-def carries_units(kernel: Kernel) -> bool:
-    """Whether a kernel object has values in original units: frozen parameters, priors, fixed output matrices or variances."""
-    if any(not parameter.requires_grad for parameter in kernel.parameters()) or any(
-        True for _ in kernel.named_priors()
-    ):
-        return True
-    return not _has_free_scale(kernel)
-
-
-def _has_free_scale(kernel: Kernel) -> bool:
-    if isinstance(kernel, ScaleKernel):
-        return True
-    if isinstance(kernel, (AdditiveKernel, IndependentKernel)):
-        return all(_has_free_scale(part) for part in kernel.kernels)
-    return isinstance(kernel, DecomposableKernel) and isinstance(kernel.output_module, FREE)
 
 
 def shares_scale(kernel: Kernel) -> bool:

@@ -1,8 +1,8 @@
 """Standardization of inputs and outputs, and conversion of predictions and hyperparameters to original units.
 
 With x = s_x x′ + o_x and y_a = s_a y′_a + o_a, a lengthscale scales with s_x, an output matrix with s_a s_b, a noise variance with s_a²,
-the scale of a likelihood with s_a, and the mean is shifted and scaled like the outputs. Values of a kernel object are not converted,
-since their units are not known.
+the scale of a likelihood with s_a, and the mean is shifted and scaled like the outputs. A kernel object is used in original units:
+nothing is scaled, so that its values need no conversion.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ovkgp.inference.posteriors.posterior import FunctionDraws
 if TYPE_CHECKING:
     import xarray
 
-MODEL_UNITS = "standardized units: outputs are divided by scaling_.output_scale"
 CHUNK_ROWS = 1 << 16  # number of rows converted to float64 at a time
 
 
@@ -91,12 +90,6 @@ class Scaling:
     def none(cls, num_inputs: int, num_outputs: int) -> Scaling:
         """Return the scaling that changes nothing."""
         return cls(np.zeros(num_inputs), np.ones(num_inputs), np.zeros(num_outputs), np.ones(num_outputs))
-
-    @property
-    def is_none(self) -> bool:
-        """Whether nothing is scaled."""
-        offsets, scales = (self.input_offset, self.output_offset), (self.input_scale, self.output_scale)
-        return not any(offset.any() for offset in offsets) and all((scale == 1).all() for scale in scales)
 
     @classmethod
     def of(cls, X: np.ndarray, Y: np.ndarray, *, scale_inputs: bool, shared: bool) -> Scaling:
@@ -218,7 +211,7 @@ def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.
         return value * (scale if value.ndim else scale[0])
     if of_one := re.fullmatch(r"(scale|noise)_(\d+)", name):  # of the likelihood of one output
         return value * scale[int(of_one[2])] ** (2 if of_one[1] == "noise" else 1)
-    if structure == "given":
+    if structure == "given":  # in original units
         return value
     if path[-1] == "lengthscale":
         return value * (scaling.input_scale if value.size > 1 else scaling.input_scale[0])
@@ -239,7 +232,7 @@ def draws_in_original_units(name: str, draws: np.ndarray, structure: str, scalin
 
 
 def named_structure(estimator) -> str:
-    """Return the name of the structure; "given" if a kernel object was passed, whose units are unknown."""
+    """Return the name of the structure; "given" if a kernel object was passed, whose values are in original units."""
     by_name = isinstance(estimator.kernel, str) and isinstance(estimator.base_kernel, str)
     return estimator.kernel_ if by_name else "given"
 
@@ -257,8 +250,3 @@ def values_in_units(estimator, group: xarray.Dataset) -> dict[str, np.ndarray]:
         str(name): draws_in_original_units(str(name), group[name].values, structure, scaling)
         for name in group.data_vars
     }
-
-
-def units_of(estimator) -> str:
-    """Return the units of the hyperparameters of the kernel."""
-    return MODEL_UNITS if named_structure(estimator) == "given" and not estimator.scaling_.is_none else "original units"
