@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,9 @@ def input_table(estimator, X, *, reset: bool) -> np.ndarray:
     X, times = to_days(_dense(X, "X"), fitted)
     names = output_names(X)
     # the memory layout would change the order of sums, and so the last digits
-    X = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], order="C", ensure_all_finite=False)
+    options = {"dtype": [np.float64, np.float32], "order": "C", "ensure_all_finite": False}
+    with raise_input_errors("X"):
+        X = validate_data(estimator, X, reset=reset, **options)
     labels = range(X.shape[1]) if names is None else map(repr, names)
     check_finite(X, labels := list(labels))
     if not reset:
@@ -49,6 +52,18 @@ def input_table(estimator, X, *, reset: bool) -> np.ndarray:
     else:
         estimator.input_times_ = times
     return X
+
+
+@contextmanager
+def raise_input_errors(name: str) -> Iterator[None]:
+    """Turn errors of scikit-learn's validation of an argument into `InputError`s that name it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        raise InputError(message if f" {name} " in f" {message} " else f"{name} is invalid: {message}") from error
 
 
 def check_finite(X: np.ndarray, labels: Sequence) -> None:
@@ -101,12 +116,10 @@ def output_table(Y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
     if Y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
     names, Y = output_names(Y), to_days(_dense(Y, "Y"), name="Y")[0]
-    table = check_array(
-        Y, ensure_2d=False, dtype=[np.float64, np.float32], order="C", ensure_all_finite="allow-nan", input_name="Y"
-    )
-    if table.ndim > 2:
-        raise InputError(f"Y must be (n,) or (n, p), got shape {table.shape}.")
-    check_consistent_length(X, table)
+    options = {"dtype": [np.float64, np.float32], "order": "C", "ensure_all_finite": "allow-nan", "input_name": "Y"}
+    with raise_input_errors("Y"):
+        table = check_array(Y, ensure_2d=False, **options)
+        check_consistent_length(X, table)
     is_flat = table.ndim == 1
     return (table[:, None] if is_flat else table), names, is_flat
 

@@ -35,7 +35,13 @@ from ovkgp.estimators.common.prediction_columns import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
-from ovkgp.estimators.common.validation import as_inputs, convert_output_times, input_table, output_names
+from ovkgp.estimators.common.validation import (
+    as_inputs,
+    convert_output_times,
+    input_table,
+    output_names,
+    raise_input_errors,
+)
 from ovkgp.estimators.quantiles.conformal import CrossValidationFits, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
@@ -323,7 +329,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         names = output_names(y) or ["y"]
         X = input_table(self, X, reset=True).astype(np.float64)
         y = convert_output_times(self, y, reset=True)
-        X, y = check_X_y(X, y, y_numeric=True, multi_output=True, estimator=self)
+        with raise_input_errors("y"):
+            X, y = check_X_y(X, y, y_numeric=True, multi_output=True, estimator=self)
         if y.ndim > 1 and y.shape[1] != 1:
             raise InputError(f"y has shape {y.shape}, expected (n,) or (n, 1). Fit one model per column.")
         y = column_or_1d(y, dtype=np.float64, warn=True)

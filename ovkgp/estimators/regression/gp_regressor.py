@@ -368,7 +368,7 @@ class GPRegressor(PosteriorRegressor):
 
     def _report(self) -> None:
         """Compute noise and evidence in original units, and name the units of the posterior."""
-        if not self.scaling_.is_none:
+        if isinstance(self.kernel, str):
             self.posterior_.units = STANDARDIZED
         noise = self.posterior_.noise
         self.noise_ = None if noise is None else self.scaling_.cov(noise)

@@ -342,7 +342,7 @@ class VectorTaskRegressor(TableRegressor):
     def _validate_by_task(self, X, y) -> tuple[np.ndarray, np.ndarray]:
         """Check the data; return X (n, d) and Y (n, T, p) in float64."""
         tensor = _as_tensor(y)
-        X, Y = self._enter(X, y if tensor is None else tensor.reshape(len(tensor), -1))
+        X, Y = self._enter(X, y if tensor is None else tensor.reshape(len(tensor), int(np.prod(tensor.shape[1:]))))
         self._is_tensor = tensor is not None
         shape = Y.shape if tensor is None else tensor.shape
         self.tasks_ = check_tasks(self.tasks, shape[1])
@@ -368,7 +368,7 @@ class VectorTaskRegressor(TableRegressor):
     def score(self, X, y, sample_weight=None) -> float:
         """Return R² of the observed entries of each output at each task, averaged over outputs and tasks."""
         tensor = _as_tensor(y)
-        return super().score(X, y if tensor is None else tensor.reshape(len(tensor), -1), sample_weight)
+        return super().score(X, y if tensor is None else tensor.reshape(len(tensor), int(np.prod(tensor.shape[1:]))), sample_weight)
 
 
 def _as_tensor(y) -> np.ndarray | None:
