@@ -177,6 +177,12 @@ class Estimator(SavableMixin, BaseEstimator):
         """Return lengthscales (S, k) of the inputs in standardized units, by the name of the hyperparameter."""
         return {}
 
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale in original units; the largest scale of an input if the kernel has none."""
+        scaling = getattr(self, "scaling_", None)
+        found = [row.draws.max() for row in self.list_parameters() if row.parameter.endswith("lengthscale")]
+        return float(max(found, default=1.0 if scaling is None else scaling.input_scale.max()))
+
     def output_kernels(self) -> Iterator[Kernel]:
         """Yield the kernel between outputs, of each draw if there are any; the next one may replace its values."""
         yield from ()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.estimators.common.dates import Origins, check_kinds, to_days
-from ovkgp.estimators.common.validation import as_array, check_finite
+from ovkgp.estimators.common.validation import as_array, check_finite, check_reach
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.inference.posteriors.posterior import FunctionDraws
@@ -160,10 +160,13 @@ def _offset_and_scale(moments: Moments, shared: bool) -> tuple[np.ndarray, np.nd
 
 
 class ScaledDraws(Sequence):
-    """Functions X (m, d) ↦ (m, p), or (m,) if Y was one-dimensional, in original units; calling it evaluates all at once."""
+    """Functions X (m, d) ↦ (m, p), or (m,) if Y was one-dimensional, in original units; calling it evaluates all at once.
 
-    def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool, times: Origins | None = None):
-        self._draws, self._scaling, self._is_flat, self._times = draws, scaling, is_flat, times
+    `about` are the last arguments of `points`.
+    """
+
+    def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool, *about):
+        self._draws, self._scaling, self._is_flat, self._about = draws, scaling, is_flat, about
 
     def __len__(self) -> int:
         return len(self._draws)
@@ -177,12 +180,12 @@ class ScaledDraws(Sequence):
         return partial(self._evaluate, self._draws[index])
 
     def _evaluate(self, draw, X) -> np.ndarray:
-        values = self._scaling.mean(draw(self._scaling.inputs(points(X, self._scaling, self._times))))
+        values = self._scaling.mean(draw(self._scaling.inputs(points(X, self._scaling, *self._about))))
         return values[..., 0] if self._is_flat else values
 
 
-def points(X, scaling: Scaling, times: Origins | None = None) -> np.ndarray:
-    """Return X as an array (m, d) in original units, with dates in days since `times`, those of the fit."""
+def points(X, scaling: Scaling, times: Origins | None, lengthscale: float) -> np.ndarray:
+    """Return X as an array (m, d) in original units, with dates in days since `times`; `lengthscale` is the largest one."""
     X, found = to_days(as_array(X), times)
     X, d = np.asarray(X, dtype=np.float64), len(scaling.input_scale)
     X = X[:, None] if X.ndim == 1 else X
@@ -190,6 +193,7 @@ def points(X, scaling: Scaling, times: Origins | None = None) -> np.ndarray:
         raise InputError(f"X must have shape (m, {d}), got {X.shape}.")
     check_kinds(found, times, range(d), "X")
     check_finite(X, range(d))
+    check_reach(X, range(d), lengthscale)
     return X
 
 

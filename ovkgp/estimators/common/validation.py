@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from ovkgp.estimators.common.scaling import Scaling
 
 
+MIN_FAR_INPUT = 1e50  # absolute value from which inputs are compared with the lengthscales
+MAX_LENGTHSCALES = 1e100  # distance whose square, and the phases of random features at it, do not overflow
+
+
 def as_array(values):
     """Convert a tensor to an array and a masked array to one with NaN; return everything else unchanged."""
     if isinstance(values, np.ma.MaskedArray):
@@ -47,6 +51,8 @@ def input_table(estimator, X, *, reset: bool) -> np.ndarray:
     check_finite(X, labels := list(labels))
     if not reset:
         check_kinds(times, fitted, labels, "X")
+        if np.abs(X).max(initial=0.0) > MIN_FAR_INPUT and hasattr(estimator, "largest_lengthscale"):
+            check_reach(X, labels, estimator.largest_lengthscale())
     elif times is None:
         vars(estimator).pop("input_times_", None)
     else:
@@ -75,6 +81,15 @@ def check_finite(X: np.ndarray, labels: Sequence) -> None:
     raise InputError(
         f"X must be finite, got {value} in row {row}, column {labels[column]}. Drop the row or fill in the value, for example with sklearn.impute.SimpleImputer."
     )
+
+
+def check_reach(X: np.ndarray, labels: Sequence, lengthscale: float) -> None:
+    """Check that no point is so far away that squared distances, in lengthscales, overflow."""
+    if (is_far := np.abs(X) > MAX_LENGTHSCALES * lengthscale).any():
+        row, column = np.argwhere(is_far)[0]
+        raise InputError(
+            f"X must lie within {MAX_LENGTHSCALES:g} lengthscales of the origin, got {X[row, column]:.3g} in row {row}, column {labels[column]}. Drop the row or replace the value."
+        )
 
 
 def _dense(values, name: str):

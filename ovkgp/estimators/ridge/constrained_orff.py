@@ -12,7 +12,7 @@ from linear_operator import LinearOperator
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import TableRegressor
+from ovkgp.estimators.common.base import LENGTHSCALE, TableRegressor
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, name_structure, ridge_kernel
 from ovkgp.estimators.common.options import FRACTION, POSITIVE, RANDOM_STATE, VERBOSE, integer, restore_on_error
@@ -23,6 +23,7 @@ from ovkgp.features.bounds import constrained_excess_risk_bound, spectral_consta
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.model.mean_noise import OutputNoise, make_output_mean
 from ovkgp.inference.model.observations import Observations, validate_observations
+from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.ridge.ball_constraints import (
     MAX_STEPS,
     BallQuadratic,
@@ -196,6 +197,11 @@ class ConstrainedORFF(TableRegressor):
         weights, size = torch.from_numpy(self.coef_), max(CHUNK_ENTRIES // len(self.coef_), 1)
         values = torch.cat([self.features_(part) @ weights for part in X.split(size)])
         return self._flat(values.view(len(X), self.n_outputs_).numpy())
+
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale of the kernel; 1 if it has none."""
+        values = hyperparameters(self.features_.kernel).items()
+        return max((float(v.max()) for name, v in values if name.endswith(LENGTHSCALE)), default=1.0)
 
     def excess_risk_bound(self, delta=0.05, output_bound=None) -> float:
         """Compute the bound of Prop. 7.3 for the cost ½ ‖f(x) − y‖².

@@ -334,6 +334,10 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         """Return the logarithm of `predict_proba`, (m, K)."""
         return log_softmax(self._logits(X), axis=1)
 
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale of the ridge regression in original units."""
+        return self.ridge_.largest_lengthscale()
+
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
         """Predict the class and the probability of each class."""
         request.reject_options("this classifier", "quantiles", "level", "latent", "costs")
