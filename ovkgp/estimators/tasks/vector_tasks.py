@@ -368,7 +368,9 @@ class VectorTaskRegressor(TableRegressor):
     def score(self, X, y, sample_weight=None) -> float:
         """Return R² of the observed entries of each output at each task, averaged over outputs and tasks."""
         tensor = _as_tensor(y)
-        return super().score(X, y if tensor is None else tensor.reshape(len(tensor), int(np.prod(tensor.shape[1:]))), sample_weight)
+        return super().score(
+            X, y if tensor is None else tensor.reshape(len(tensor), int(np.prod(tensor.shape[1:]))), sample_weight
+        )
 
 
 def _as_tensor(y) -> np.ndarray | None:
