@@ -44,7 +44,10 @@ def test_table_of_small_model_has_laplace_intervals(coupled):
 
 def test_table_of_kernel_object_mentions_priors():
     X = np.linspace(0, 9, 10)[:, None]
-    for prior, text in ((None, "evidence under weak priors;"), (GammaPrior(2.0, 1.0), "under the given and weak priors;")):
+    for prior, text in (
+        (None, "evidence under weak priors;"),
+        (GammaPrior(2.0, 1.0), "under the given and weak priors;"),
+    ):
         kernel = ScaleKernel(RBFKernel(), outputscale_prior=prior)
         model = ovkgp.GPRegressor(kernel, noise=0.01, random_state=0).fit(X, np.sin(X))
         assert text in make_parameter_table(model).sentence
