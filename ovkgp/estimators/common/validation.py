@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.dates import check_kinds, from_days, to_days
-from ovkgp.exceptions import FitWarning, InputError
+from ovkgp.exceptions import FitWarning, InputError, InputTypeError
 from ovkgp.inference.model.row_sample import draw_random_rows
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def raise_input_errors(name: str) -> Iterator[None]:
     except InputError:
         raise
     except (TypeError, ValueError) as error:
-        message = str(error)
-        raise InputError(message if f" {name} " in f" {message} " else f"{name} is invalid: {message}") from error
+        message, kind = str(error), InputTypeError if isinstance(error, TypeError) else InputError
+        raise kind(message if f" {name} " in f" {message} " else f"{name} is invalid: {message}") from error
 
 
 def check_finite(X: np.ndarray, labels: Sequence) -> None:
