@@ -16,7 +16,7 @@ from gpytorch.kernels import Kernel
 from scipy import sparse
 from torch import Tensor
 
-from ovkgp.checks import as_seed
+from ovkgp.checks import as_numbers, as_seed
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, scale_kernel
 from ovkgp.estimators.common.options import (
@@ -30,7 +30,7 @@ from ovkgp.estimators.common.options import (
     one_of,
     restore_on_error,
 )
-from ovkgp.estimators.common.validation import Table, as_array, numbers
+from ovkgp.estimators.common.validation import Table, as_array
 from ovkgp.estimators.ridge.base import (
     RIDGE_ATTRIBUTES,
     RidgeEstimator,
@@ -218,7 +218,7 @@ class ManifoldRidge(RidgeEstimator):
         """Return V (p, u) of the columns of y; None if they are the latent outputs."""
         if self.combination is None:
             return None
-        V, p = numbers(as_array(self.combination), "combination"), self.n_outputs_
+        V, p = as_numbers(as_array(self.combination), "combination"), self.n_outputs_
         if V.ndim != 2 or V.shape[0] != p or not V.shape[1]:
             raise InputError(f"combination has shape {V.shape}, expected ({p}, u), one row per column of y.")
         if self.kernel == "decomposable" and self.output_matrix is None:
