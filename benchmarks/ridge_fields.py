@@ -77,6 +77,10 @@ def bt82(
     note(
         "The thesis finds features equal to the exact kernel or better; here they stay below it and tend to it with D."
     )
+    note(
+        "With many rows weights are scarce: at N = 10 000 and equal D independent features, with five times as many weights,"
+    )
+    note("are better.")
     return _verdicts(by_rows, by_features, exact)
 
 
@@ -86,14 +90,15 @@ def _three(scored: Callable[..., Score], n: int, D: int) -> list[Score]:
 
 
 def _verdicts(by_rows: dict[int, list[Score]], by_features: dict[int, list[Score]], exact: Score) -> list[Claim]:
+    medium = [scores for n, scores in by_rows.items() if min(1000, max(by_rows)) <= n <= 3162]
     enough = [scores for n, scores in by_rows.items() if n >= min(1000, max(by_rows))]
     gaps = [exact.held_out - scores[0].held_out for scores in by_features.values()]
     few, many = min(by_features), max(by_features)
     everything = [exact, *(score for table in (by_rows, by_features) for scores in table.values() for score in scores)]
     losses = np.array([score.held_out - score.leave_one_out for score in everything])
     return [
-        claim("at equal D curl-free features beat independent ones, from N = 1000 on", _wins(enough, 1)),
-        claim("and with equally many weights", _wins(enough, 2)),
+        claim("at equal D curl-free features beat independent ones, from N = 1000 to N = 3162", _wins(medium, 1)),
+        claim("with equally many weights they do from N = 1000 on", _wins(enough, 2)),
         claim("and at the largest D of the second table", _wins(list(by_features.values())[-1:], 1)),
         claim(
             f"features tend to the exact kernel: R² {gaps[0]:.3f} below it at D = {few}, {gaps[-1]:.3f} at D = {many}",
@@ -101,8 +106,8 @@ def _verdicts(by_rows: dict[int, list[Score]], by_features: dict[int, list[Score
         ),
         claim(
             f"leave-one-out errors choose λ nearly as well as {HELD_OUT} further rows: R² lower by {losses.mean():.3f} on average, "
-            f"at most {losses.max():.3f}",
-            losses.mean() < 0.02 and losses.max() < 0.05,
+            f"at most {losses.max():.3f} (with few rows)",
+            losses.mean() < 0.02,
         ),
     ]
 
