@@ -15,9 +15,11 @@ Examples
 
 from __future__ import annotations
 
-from ovkgp.lazy import lazy_names
+from ovkgp.lazy import lazy_names, silence_gpytorch_import
 
 __version__ = "0.1.0"
+
+silence_gpytorch_import()
 
 _SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "inference", "kernels", "losses")
 _SUBPACKAGES += ("metrics", "plotting", "recipes")

@@ -55,7 +55,8 @@ def check_one_of(name: str, value: str, allowed: Iterable[str]) -> str:
     """Return `value`; raise unless it is among `allowed`."""
     allowed = tuple(allowed)
     if value not in allowed:
-        raise OptionError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+        suggestion = suggest_name(value, allowed) if isinstance(value, str) else ""
+        raise OptionError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}{suggestion}.")
     return value
 
 

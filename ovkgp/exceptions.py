@@ -29,6 +29,10 @@ class InputError(OvkgpError, ValueError):
     """Data of the wrong shape, or with NaN or infinity where they are not allowed."""
 
 
+class InputTypeError(InputError, TypeError):
+    """Data with values of a type that is not supported, such as a dictionary in a column."""
+
+
 class DomainError(InputError):
     """Input outside the group or the domain on which a kernel is defined."""
 

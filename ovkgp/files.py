@@ -6,8 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,10 +27,11 @@ def replace_file(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -
     """Write a file atomically: `write(file)` fills a temporary file in the same folder, which then replaces it.
 
     The mode of an existing file is kept; of a link, the file behind it is replaced. If writing fails, an existing file
-    is unchanged.
+    is unchanged. Temporary files of this file that killed processes left behind are removed.
     """
     target = Path(os.path.realpath(check_writable(path)))
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    _remove_abandoned(target)
+    beside = target.with_name(f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
         with open(beside, "xb") as file:
             write(file)
@@ -45,6 +48,30 @@ def replace_file(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _host() -> str:
+    """Return the name of this machine, in characters that any file name may have."""
+    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the temporary files of processes of this machine that have ended."""
+    form = re.compile(rf"\.{re.escape(target.name)}\.{_host()}-([0-9]+)-[0-9a-f]{{16}}\.tmp")
+    for file in target.parent.iterdir():
+        if (match := form.fullmatch(file.name)) and not _is_running(int(match[1])):
+            with contextlib.suppress(OSError):  # another process was faster, or owns it
+                file.unlink()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # a process of another user
+        return True
+    return True
 
 
 def check_writable(path: str | os.PathLike) -> Path:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import ovkgp  # noqa: F401  before any test imports GPyTorch, whose deprecation warning it silences
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

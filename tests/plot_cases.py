@@ -11,9 +11,6 @@ from ovkgp.criticism.calibration import binomial_band
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.plotting.report.calibration import CONSISTENCY_PROBABILITY, assess_coverage
 
-JIT = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-"""GPyTorch's own use of it."""
-
 
 def table(num_rows: int = 30, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One input and two outputs with column names; some entries are missing."""

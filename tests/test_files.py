@@ -1,6 +1,10 @@
 """Tests of `ovkgp.files`."""
 
 import os
+import re
+import signal
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -119,3 +123,18 @@ def test_digest_depends_on_names_types_shapes_values_and_texts():
     ]
     found = {digest(base, "text"), digest(base), digest(base, "te", "xt"), *(digest(other, "text") for other in others)}
     assert len(found) == 7
+
+
+def test_replace_file_removes_temporary_files_of_killed_processes(tmp_path):
+    target = tmp_path / "model"
+    script = f"import os, signal; from ovkgp.files import replace_file; replace_file({str(target)!r}, lambda file: (file.write(b'x'), os.kill(os.getpid(), signal.SIGKILL)))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    others = [
+        tmp_path / left.name.replace("model", "other"),
+        tmp_path / re.sub("-[0-9]+-", f"-{os.getpid()}-", left.name),
+    ]
+    for other in others:
+        other.write_text("of another file, or of a running process")
+    replace_file(target, lambda file: file.write(b"new"))
+    assert set(tmp_path.iterdir()) == {target, *others} and target.read_bytes() == b"new"

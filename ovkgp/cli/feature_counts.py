@@ -30,6 +30,9 @@ STRUCTURES = ("decomposable", "curl_free", "divergence_free")
 FREQUENCY_COUNTS = (30, 100, 300, 1000, 3000)  # values of D at which the error is measured
 NUM_POINTS, NUM_REPEATS = 20, 5
 FAILURE_PROBABILITY = 0.05
+MAX_DIMS, MAX_FIELD_DIMS, MAX_OUTPUTS = 1000, 20, 1000  # sizes at which the errors are measured in less than a minute
+MIN_ERROR, MAX_ERROR = 1e-6, 10.0
+MAX_RATIO = 1e10  # between lengthscale and diameter, in either direction
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,13 @@ class FeatureProblem:
         dims = 2 if dims is None else dims
         diameter = 2 * math.sqrt(dims) if diameter is None else diameter
         shape = 10_000 if rows is None else rows, dims, _parse_num_outputs(outputs, structure, dims)
+        _check_size(
+            "--dims", dims, MAX_DIMS if structure == "decomposable" else MAX_FIELD_DIMS, f" for a {structure} kernel"
+        )
+        _check_size("--outputs", shape[2], MAX_OUTPUTS)
+        _check_size("--error", error, MAX_ERROR, minimum=MIN_ERROR)
+        unit = diameter or 1.0
+        _check_size("--lengthscale", lengthscale, MAX_RATIO * unit, " for this diameter", minimum=unit / MAX_RATIO)
         return cls(*shape, kernel, structure, lengthscale, diameter, error)
 
     def make_kernel(self, num_outputs: int) -> Kernel:
@@ -146,6 +156,14 @@ def _describe(problem: FeatureProblem) -> str:
     shape = ", ".join(pluralize(number, noun) for number, noun in sizes)
     kernel = f"{problem.structure} {problem.kernel} kernel, lengthscale {problem.lengthscale:g}"
     return f"{shape}; {kernel}, diameter {problem.diameter:.3g}\n"
+
+
+def _check_size(name: str, value: float, maximum: float, condition: str = "", minimum: float = 0) -> None:
+    """Check that a number is small enough to compute with."""
+    if not minimum <= value <= maximum:
+        raise OptionError(
+            f"{name} must be {f'from {minimum:g} to' if minimum else 'at most'} {maximum:g}{condition}, got {value:g}."
+        )
 
 
 def _parse_num_outputs(outputs: str | None, structure: str, dims: int) -> int:

@@ -17,6 +17,9 @@ _NAMES = {  # public names and the modules that define them
     "Sample": "samples",
     "StreamReport": "columns",
     "TableStream": "streams",
+    "angular_tasks": "landmarks",
+    "emotion_tasks": "landmarks",
+    "joint_rows": "landmarks",
     "make_circles_and_moons": "semi_supervised",
     "make_curl_free_field": "fields",
     "make_drifters": "drifters",
@@ -27,6 +30,8 @@ _NAMES = {  # public names and the modules that define them
     "make_quadratic_tasks": "multitask",
     "make_sine_quantiles": "quantiles",
     "make_two_moons": "semi_supervised",
+    "radial_tasks": "landmarks",
+    "single_rows": "landmarks",
     "stream": "streams",
 }
 

@@ -119,7 +119,28 @@ class FaceField:
 
 
 def emotion_tasks(emotions: tuple[str, ...] = EMOTIONS) -> np.ndarray:
-    """Return the points θ (T, 2) of emotions by name: neutral at the origin, all others on the unit circle (LT-100)."""
+    """Return the points θ of emotions by name: neutral at the origin, all others on the unit circle.
+
+    Parameters
+    ----------
+    emotions : tuple of str, default=EMOTIONS
+        Names of emotions.
+
+    Returns
+    -------
+    ndarray of shape (T, 2)
+        Points in the plane of valence and arousal.
+
+    References
+    ----------
+    LT-100.
+
+    Examples
+    --------
+    >>> from ovkgp.datasets import emotion_tasks
+    >>> emotion_tasks(("neutral",)).tolist()
+    [[0.0, 0.0]]
+    """
     unknown = [name for name in emotions if name not in VALENCE_AROUSAL]
     if unknown or len(emotions) == 0:
         raise InputError(f"emotions must be one or more of {', '.join(VALENCE_AROUSAL)}, got {emotions!r}.")
@@ -129,12 +150,56 @@ def emotion_tasks(emotions: tuple[str, ...] = EMOTIONS) -> np.ndarray:
 
 
 def radial_tasks(task, radii) -> np.ndarray:
-    """Return ρ θ for each radius ρ, (k, q): from neutral, the origin, through a task and beyond (LT-104)."""
+    """Return ρ θ for each radius ρ: from neutral, the origin, through a task and beyond.
+
+    Parameters
+    ----------
+    task : array-like of shape (q,)
+        Task θ.
+    radii : array-like of shape (k,)
+        Radii ρ.
+
+    Returns
+    -------
+    ndarray of shape (k, q)
+        Tasks.
+
+    References
+    ----------
+    LT-104.
+
+    Examples
+    --------
+    >>> from ovkgp.datasets import radial_tasks
+    >>> radial_tasks([0.6, 0.8], [0.0, 0.5]).tolist()
+    [[0.0, 0.0], [0.3, 0.4]]
+    """
     return np.outer(_as_floats(radii, "radii"), _as_floats(task, "task"))
 
 
 def angular_tasks(angles) -> np.ndarray:
-    """Return (cos φ, sin φ) for each angle φ, (k, 2): tasks on the unit circle (LT-104)."""
+    """Return (cos φ, sin φ) for each angle φ: tasks on the unit circle.
+
+    Parameters
+    ----------
+    angles : array-like of shape (k,)
+        Angles φ in radians.
+
+    Returns
+    -------
+    ndarray of shape (k, 2)
+        Tasks.
+
+    References
+    ----------
+    LT-104.
+
+    Examples
+    --------
+    >>> from ovkgp.datasets import angular_tasks
+    >>> angular_tasks([0.0]).tolist()
+    [[1.0, 0.0]]
+    """
     angles = _as_floats(angles, "angles")
     return np.stack([np.cos(angles), np.sin(angles)], -1)
 
@@ -148,10 +213,31 @@ class TaskRows(NamedTuple):
 
 
 def single_rows(values, task: int) -> TaskRows:
-    """Return each person at one input task, with all tasks of the same person as targets (LT-100).
+    """Return each person at one input task, with all tasks of the same person as targets.
 
-    `values` is z (n, T, d), NaN where a person was not observed at a task; persons not observed at the input task are
-    omitted.
+    Parameters
+    ----------
+    values : array-like of shape (n, T, d)
+        Vectors z of each person at each task, NaN where a person was not observed at a task. Persons not observed at the
+        input task are omitted.
+    task : int
+        Index of the input task.
+
+    Returns
+    -------
+    TaskRows
+        X (t, d), Y (t, T, d) and the person (t,) of each row.
+
+    References
+    ----------
+    LT-100.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ovkgp.datasets import single_rows
+    >>> [part.shape for part in single_rows(np.zeros((5, 3, 2)), task=0)]
+    [(5, 2), (5, 3, 2), (5,)]
     """
     values = _check_values(values)
     if not 0 <= task < values.shape[1]:
@@ -161,11 +247,35 @@ def single_rows(values, task: int) -> TaskRows:
 
 
 def joint_rows(values) -> TaskRows:
-    """Return each person at each task, with all tasks of the same person as targets (LT-101).
+    """Return each person at each task, with all tasks of the same person as targets.
 
     Row m(i − 1) + l is z_i(θ_l). The targets of a person are repeated for each of its inputs: the likelihood of such
-    rows is a composite one, and standard deviations from them are too small. A missing z_i(θ_l), NaN in `values` (n, T,
-    d), is neither input nor target. Complexity: O(n T² d) memory.
+    rows is a composite one, and standard deviations from them are too small.
+
+    Parameters
+    ----------
+    values : array-like of shape (n, T, d)
+        Vectors z of each person at each task. A missing one, NaN, is neither input nor target.
+
+    Returns
+    -------
+    TaskRows
+        X (t, d), Y (t, T, d) and the person (t,) of each row.
+
+    Notes
+    -----
+    Complexity: O(n T² d) memory.
+
+    References
+    ----------
+    LT-101.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ovkgp.datasets import joint_rows
+    >>> [part.shape for part in joint_rows(np.zeros((5, 3, 2)))]
+    [(15, 2), (15, 3, 2), (15,)]
     """
     values = _check_values(values)
     n, num_tasks, d = values.shape

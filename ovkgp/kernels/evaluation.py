@@ -227,7 +227,7 @@ class _Radial(torch.autograd.Function):
         ctx.profile, ctx.names = profile, names
         a, b = x / lengthscale, z / lengthscale
         if not bool(torch.isfinite(a.sum()) & torch.isfinite(b.sum())):
-            _check_finite(x, z, a, b)
+            _check_finite(lengthscale, (x, a), (z, b))
         ctx.save_for_backward(x, z, lengthscale, *values)
         needs_slope, batch = any(ctx.needs_input_grad[:3]), torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         needs_values = ctx.needs_input_grad[5:]
@@ -275,12 +275,12 @@ class _Radial(torch.autograd.Function):
         return by_x, by_z, by_lengthscale, None, None, *by_values
 
 
-def _check_finite(x: Tensor, z: Tensor, a: Tensor, b: Tensor) -> None:
+def _check_finite(lengthscale: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
     """Raise if finite inputs overflow when they are divided by the lengthscale."""
-    for given, scaled in ((x, a), (z, b)):
+    for given, scaled in pairs:
         if bool(torch.isfinite(given).all()) and not bool(torch.isfinite(scaled).all()):
             raise InputError(
-                f"X has values up to {float(given.abs().amax()):.3g}, too large for the lengthscale of the kernel. Remove these rows or rescale X."
+                f"X divided by the lengthscale overflows: values up to {float(given.abs().amax()):.3g}, lengthscale {float(lengthscale.min()):.3g}. Rescale X or use a larger lengthscale."
             )
 
 

@@ -72,8 +72,17 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
         """Return K(x, z) as a (p, p) tensor; see `ovkgp.kernels.block`."""
         return block(self, x, z)
 
+    def __add__(self, other: Kernel) -> Kernel:
+        total = super().__add__(other)
+        num_outputs(total)  # raises if they differ
+        return total
+
     def __mul__(self, other: Kernel) -> Kernel:
-        return super().__mul__(other) if is_operator_valued(other) else BlockwiseProductKernel(self, other)
+        if not is_operator_valued(other):
+            return BlockwiseProductKernel(self, other)
+        product = super().__mul__(other)
+        num_outputs(product)  # raises if they differ
+        return product
 
 
 class BlockwiseProductKernel(OperatorValuedKernel):
@@ -309,7 +318,8 @@ def check_kernel(kernel: Kernel, name: str = "kernel") -> None:
 def _(kernel: AdditiveKernel) -> int:
     counts = {num_outputs(k) for k in kernel.kernels}
     if len(counts) != 1:
-        raise KernelTypeError(f"The terms of a sum must have the same number of outputs, got {sorted(counts)}.")
+        fix = f" Wrap a scalar kernel: DecomposableKernel(kernel, num_outputs={max(counts)})." if 1 in counts else ""
+        raise KernelTypeError(f"The terms of a sum must have the same number of outputs, got {sorted(counts)}.{fix}")
     return counts.pop()
 
 

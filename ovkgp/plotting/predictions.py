@@ -19,7 +19,16 @@ from ovkgp.plotting.axes import (
     format_label,
     plot_outputs,
 )
-from ovkgp.plotting.slices import PROBABILITY_KINDS, Bands, InputSlice, PlotData, check_posterior_regressor
+from ovkgp.plotting.slices import (
+    OBSERVED,
+    PROBABILITY_KINDS,
+    Bands,
+    Dots,
+    InputSlice,
+    PlotData,
+    check_posterior_regressor,
+    get_output_kinds,
+)
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 DASHES = (":", "--", "-.", (0, (6, 1, 1, 1, 1, 1)))  # from the outermost quantile curves inwards; the median is solid
@@ -71,7 +80,9 @@ def plot_prediction(
 
     Notes
     -----
-    If there are several inputs, all rows are shown, whatever the values of their other inputs.
+    If there are several inputs, rows far from the slice say nothing of the curve. The dots are then partial residuals: the
+    observation minus the prediction at its inputs plus the prediction on the slice. Labels and classes are shown for the tenth
+    of the rows that is nearest to the slice.
 
     Examples
     --------
@@ -91,28 +102,34 @@ def plot_prediction(
     input_slice = InputSlice.create(estimator, data, along, num_points)
     bands = Bands.predict(estimator, input_slice.points, level, bool(noise), num_draws)
     x, band_label = input_slice.axis, f"{100 * level:g} % interval" + ("" if noise else " of the function")
+    dots = None
+    if data.Y is not None:
+        shape = (-1, estimator.n_outputs_)
+        dots = Dots.create(
+            *(input_slice, data, bands.kinds), lambda X: estimator.predict(as_inputs(estimator, X)).reshape(shape)
+        )
 
     def draw(axes: Axes, a: int, name: str) -> None:
         axes.fill_between(x, bands.lower[:, a], bands.upper[:, a], color=BAND_COLOR, linewidth=0, label=band_label)
         for i, values in enumerate(bands.draws):
             axes.plot(x, values[:, a], color=MIDTONE_COLOR, linewidth=0.8, label=None if i else "function draws")
         axes.plot(x, bands.mean[:, a], color=LINE_COLOR, linewidth=1.8, label="mean")
-        if data.Y is not None and (noise or bands.kinds[a] == "real"):
-            _draw_data(axes, data, input_slice.along, a)
+        if dots is not None and (noise or bands.kinds[a] == "real"):
+            _draw_dots(axes, dots, a)
         axes.set(xlabel=input_slice.name, ylabel=_format_output(name, bands.kinds[a], bool(noise)))
         axes.margins(x=0.01)
 
     return plot_outputs(estimator, output, ax, draw)
 
 
-def _draw_data(axes: Axes, data: PlotData, along: int, output: int) -> None:
-    """Draw the observed values of one output, faint if other inputs vary as well."""
-    observed = np.isfinite(data.Y[:, output])
-    alpha = {} if data.X.shape[1] == 1 else {"alpha": FADED_OPACITY}
+def _draw_dots(axes: Axes, dots: Dots, output: int) -> None:
+    """Draw the dots of one output, faint if they are not observations on the slice."""
+    observed, name = np.isfinite(dots.values[:, output]), dots.names[output]
+    alpha = {} if name == OBSERVED else {"alpha": FADED_OPACITY}
     axes.plot(
-        *(data.X[observed, along], data.Y[observed, output]),
+        *(dots.x[observed], dots.values[observed, output]),
         **{"linestyle": "none", "marker": "o", "markersize": 3.5, "markerfacecolor": "none", "markeredgewidth": 0.8},
-        **{"markeredgecolor": INK_COLOR, "label": "data", "zorder": 2.5, **alpha},
+        **{"markeredgecolor": INK_COLOR, "label": name, "zorder": 2.5, **alpha},
     )
 
 
@@ -146,6 +163,10 @@ def plot_quantiles(
     Axes or ndarray of shape (p,)
         The Axes, or an array of them if there are several outputs.
 
+    Notes
+    -----
+    If there are several inputs, the dots are partial residuals around the level nearest to the median, as in `plot_prediction`.
+
     Examples
     --------
     >>> import ovkgp
@@ -164,11 +185,19 @@ def plot_quantiles(
     input_slice = InputSlice.create(estimator, data, along, num_points)
     predict = estimator.predict if estimator.kind == "target" else estimator.predict_quantiles
     curves = predict(as_inputs(estimator, input_slice.points), levels).reshape(num_points, -1, len(levels))
+    dots, central = None, levels[[np.abs(levels - 0.5).argmin()]]
+    if data.Y is not None:
+        kinds = (
+            ["real"] * curves.shape[1] if estimator.kind == "target" else get_output_kinds(estimator, curves.shape[1])
+        )
+        dots = Dots.create(
+            *(input_slice, data, kinds), lambda X: predict(as_inputs(estimator, X), central).reshape(len(X), -1)
+        )
 
     def draw(axes: Axes, a: int, name: str) -> None:
         _draw_fan(axes, input_slice.axis, curves[:, a], levels)
-        if data.Y is not None:
-            _draw_data(axes, data, input_slice.along, a)
+        if dots is not None:
+            _draw_dots(axes, dots, a)
         axes.set(xlabel=input_slice.name, ylabel=format_label(name))
         axes.margins(x=0.01)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting.axes import format_label, select_input
 
 MAX_NAMED_INPUTS = 3  # up to this number of other inputs, the axis label lists their values
+MIN_NEAREST_ROWS = 20  # minimum number of rows that are nearest to a slice
+OBSERVED, PARTIAL, NEAREST = "data", "partial residuals", "data near the slice"  # kinds of dots over a slice
 NUM_CLASS_DRAWS = 500  # function draws used for intervals of class probabilities, which have no closed form
 PROBABILITY_KINDS = ("label", "class")  # kinds of outputs whose predictions are probabilities
 LIKELIHOOD_KINDS = {"bernoulli": "label", "softmax": "class"}  # kinds of outputs that are neither numbers nor counts
@@ -60,6 +63,45 @@ class InputSlice:
     def axis(self) -> np.ndarray:
         """Values (m,) of the input along the slice."""
         return self.points[:, self.along]
+
+    def project(self, X: np.ndarray) -> np.ndarray:
+        """Move the rows of X (n, d) to the slice: the other inputs are at their medians."""
+        moved = np.tile(self.points[0], (len(X), 1))
+        moved[:, self.along] = X[:, self.along]
+        return moved
+
+    def find_nearest(self, X: np.ndarray) -> np.ndarray:
+        """Return a mask (n,) of the tenth of the rows of X, but at least `MIN_NEAREST_ROWS`, nearest to the slice."""
+        scale = X.std(0)
+        distances = np.linalg.norm((X - self.project(X)) / np.where(scale > 0, scale, 1.0), axis=1)
+        count = min(max(len(X) // 10, MIN_NEAREST_ROWS), len(X))
+        return distances <= np.partition(distances, count - 1)[count - 1]
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Values (n, p) of the data to draw over a slice, NaN where there are none, and their names (p,) in the legend."""
+
+    x: np.ndarray
+    values: np.ndarray
+    names: list[str]
+
+    @classmethod
+    def create(cls, input_slice: InputSlice, data: PlotData, kinds: list[str], predict: Callable) -> Dots:
+        """Make the dots: data of a model with one input, else partial residuals around the prediction on the slice.
+
+        Observations of rows far from the slice say nothing of the curve. A partial residual is y − predict(x) + predict(x on the
+        slice), with `predict` from (n, d) to (n, p). Labels and classes are shown only for the rows nearest to the slice.
+        """
+        x = data.X[:, input_slice.along]
+        if data.X.shape[1] == 1:
+            return cls(x, data.Y, [OBSERVED] * len(kinds))
+        is_class = np.array([kind in PROBABILITY_KINDS for kind in kinds])
+        nearest = np.where(input_slice.find_nearest(data.X)[:, None], data.Y, np.nan)
+        residuals = nearest
+        if not is_class.all():
+            residuals = data.Y - predict(data.X) + predict(input_slice.project(data.X))
+        return cls(x, np.where(is_class, nearest, residuals), [NEAREST if one else PARTIAL for one in is_class])
 
 
 def get_input_range(estimator, X: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -108,3 +108,18 @@ def test_features_command_rejects_invalid_options(tmp_path, arguments, text):
 def test_features_command_rejects_counts_below_one(option):
     result = invoke("features", option, "0")
     assert result.exit_code == 2 and result.output.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--lengthscale", "1e-300"], "--lengthscale must be from"),
+        (["--diameter", "1e300"], "--lengthscale must be from"),
+        (["--rows", "1000000000000", "--dims", "1000000"], "--dims must be at most 1000"),
+        (["--dims", "30", "--structure", "curl_free"], "--dims must be at most 20 for a curl_free kernel"),
+        (["--outputs", "100000"], "--outputs must be at most 1000"),
+        (["--error", "1e-300"], "--error must be from 1e-06 to 10"),
+    ],
+)
+def test_features_command_rejects_sizes_that_cannot_be_computed(options, text):
+    assert_error(invoke("features", *options), text)

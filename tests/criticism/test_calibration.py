@@ -12,7 +12,7 @@ import ovkgp
 from ovkgp.criticism import Coverage, coverage, pit_values
 from ovkgp.exceptions import InputError, OptionError
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 NOISE = 0.1
 REJECTION_PROBABILITY = 1e-3

@@ -20,7 +20,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.prediction import normal_cdf
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 FACTORIZATION_TOLERANCE = 1e-8
 """Relative difference between two factorizations of a well-conditioned matrix."""

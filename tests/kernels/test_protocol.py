@@ -1,4 +1,5 @@
 import copy
+import operator
 import pickle
 
 import numpy as np
@@ -431,3 +432,20 @@ def test_components_reject_multitask_kernel_that_ignores_active_dims():
     with pytest.raises(KernelTypeError, match="DecomposableKernel"):
         components(MultitaskKernel(RBFKernel(active_dims=[1]), num_tasks=2))
     assert components(MultitaskKernel(RBFKernel(), num_tasks=2, active_dims=[1])) is None
+
+
+@pytest.mark.parametrize("combine", [operator.add, operator.mul])
+def test_kernels_with_different_numbers_of_outputs_do_not_combine(combine):
+    two, three = (DecomposableKernel(RBFKernel(), num_outputs=p) for p in (2, 3))
+    with pytest.raises(KernelTypeError, match="must have the same number of outputs"):
+        combine(two, three)
+    with pytest.raises(KernelTypeError, match="must have the same number of outputs"):
+        num_outputs(combine(RBFKernel(), two))
+    assert num_outputs(combine(two, two)) == 2
+
+
+def test_sum_with_a_scalar_kernel_raises_and_product_is_blockwise():
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
+    with pytest.raises(KernelTypeError, match=r"Wrap a scalar kernel: DecomposableKernel\(kernel, num_outputs=2\)"):
+        kernel + RBFKernel()
+    assert num_outputs(kernel * RBFKernel()) == 2

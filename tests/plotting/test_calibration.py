@@ -13,7 +13,7 @@ from ovkgp.criticism import coverage, pit_values
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_coverage, plot_leave_one_out, plot_pit, plot_residuals
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def lines(axes) -> dict:

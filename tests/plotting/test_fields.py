@@ -34,7 +34,7 @@ from ovkgp.plotting.fields import (
 )
 from ovkgp.plotting.slices import PlotData
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def arrows(axes) -> list:

@@ -10,7 +10,7 @@ import pytest
 import ovkgp
 from ovkgp import plotting
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 PIXELS = 2
 """Tolerance; text is measured to about a pixel."""

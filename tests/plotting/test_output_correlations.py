@@ -12,7 +12,7 @@ from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.plotting import plot_output_correlations
 from ovkgp.plotting.output_correlations import compute_output_correlations
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def correlations(matrix) -> np.ndarray:

@@ -12,7 +12,7 @@ import ovkgp
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_prediction, plot_quantiles
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def lines(axes) -> dict:
@@ -111,7 +111,38 @@ def test_plot_prediction_axis_label_lists_other_inputs():
     X = plot_cases.pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
     axes = plot_prediction(ovkgp.OVKRidge().fit(X, X["a"]), along="b", num_points=9)
     assert axes.get_xlabel() == f"b\n(a = {X['a'].median():.3g})"
-    assert lines(axes)["data"].get_alpha() < 1
+    assert lines(axes)["partial residuals"].get_alpha() < 1
+
+
+def test_plot_prediction_of_a_slice_shows_partial_residuals():
+    """The other input moves the observations by four units, and yet the dots of a good model lie in the band."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (80, 2))
+    y = np.sin(X[:, 0]) + 2 * np.cos(X[:, 1]) + 0.1 * rng.normal(size=80)
+    model = ovkgp.OVKRidge(lam=0.01, lengthscale=2.0).fit(X, y)
+    axes = plot_prediction(model)
+    dots = lines(axes)["partial residuals"]
+    moved = np.column_stack([X[:, 0], np.full(80, np.median(X[:, 1]))])
+    np.testing.assert_array_equal(dots.get_xdata(), X[:, 0])
+    np.testing.assert_allclose(dots.get_ydata(), y - model.predict(X) + model.predict(moved))
+    x, lower, upper = band(axes)
+    ends = (np.interp(dots.get_xdata(), x, part) for part in (lower, upper))
+    assert ((next(ends) < dots.get_ydata()) & (dots.get_ydata() < next(ends))).mean() > 0.9
+    fan = plot_quantiles(model, levels=[0.1, 0.5, 0.9])
+    np.testing.assert_allclose(lines(fan)["partial residuals"].get_ydata(), dots.get_ydata())
+
+
+def test_plot_prediction_of_a_slice_shows_labels_near_it():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (60, 2))
+    labels = (np.sin(X[:, 0]) + X[:, 1] > 3).astype(float)
+    options = {"likelihood": "bernoulli", "num_frequencies": 6, "hyperparameters": "fixed", "random_state": 0}
+    axes = plot_prediction(ovkgp.GPRegressor("independent", **options).fit(X, labels), X, labels, num_points=9)
+    dots = lines(axes)["data near the slice"]
+    distances = np.abs(X[:, 1] - np.median(X[:, 1]))
+    nearest = np.sort(np.argsort(distances)[:20])
+    np.testing.assert_array_equal(dots.get_xdata(), X[nearest, 0])
+    np.testing.assert_array_equal(dots.get_ydata(), labels[nearest])
 
 
 def test_plot_prediction_rejects_invalid_input():

@@ -13,7 +13,7 @@ from ovkgp.kernels import DecomposableKernel
 from ovkgp.plotting import plot_relevance
 from ovkgp.plotting.relevance import compute_relevance
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def inputs(num_rows: int = 25):

@@ -18,7 +18,7 @@ from ovkgp.plotting.slices import (
     get_output_kinds,
 )
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def test_bands_of_one_dimensional_output_have_one_column():

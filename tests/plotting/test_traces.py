@@ -13,7 +13,7 @@ from ovkgp.inference.sampling.arviz_data import make_dataset, to_arviz_object
 from ovkgp.plotting import plot_traces
 from ovkgp.plotting.traces import Entry, list_entries, select_entries, select_worst
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def draws(seed: int = 0):

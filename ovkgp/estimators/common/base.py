@@ -269,7 +269,8 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         """
         check_is_fitted(self, "posterior_")
         draws = self.posterior_.sample_functions(k, random_state=random_state)
-        return ScaledDraws(draws, self.scaling_, self._is_flat, getattr(self, "input_times_", None))
+        about = getattr(self, "input_times_", None), self.largest_lengthscale()
+        return ScaledDraws(draws, self.scaling_, self._is_flat, *about)
 
     def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the stored training rows X (n, d) and Y (n, p) in original units; None if the model stores none."""

@@ -185,10 +185,11 @@ def describe_mean(mean, offset: np.ndarray) -> str:
 
 
 def describe_training_goal(estimator) -> str:
-    """Name what training of a `GPRegressor` maximized: the evidence, or its bound, with or without priors."""
+    """Name what training of a `GPRegressor` maximized: the evidence, or its bound, under default or given priors."""
     kind = "evidence lower bound" if estimator.approximation_ == "variational" else "evidence"
-    has_priors = next(estimator.gp_.named_priors(), None) is not None
-    return f"the largest {kind}{' under weak priors' if has_priors else ''}"
+    objects = [option for option in (estimator.kernel, estimator.base_kernel) if isinstance(option, Kernel)]
+    has_given = any(True for kernel in objects for _ in kernel.named_priors())
+    return f"the largest {kind} under {'the given and ' if has_given else ''}weak priors"
 
 
 def list_likelihood_formulas(estimator) -> tuple[str, ...]:

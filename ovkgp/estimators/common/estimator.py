@@ -10,6 +10,7 @@ from gpytorch.kernels import Kernel
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.checks import suggest_name
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution
 from ovkgp.estimators.common.dates import describe_origin
 from ovkgp.estimators.common.descriptions import (
@@ -78,6 +79,27 @@ class Estimator(SavableMixin, BaseEstimator):
     calibration_note: ClassVar[str] = NO_STD
     reported: ClassVar[tuple[tuple[str, str], ...]] = ()
     _parameter_constraints: ClassVar[dict[str, list]] = {}
+
+    def __new__(cls, *arguments, **options):
+        """Raise with the closest name if an option is unknown."""
+        _check_names(options, cls)
+        return super().__new__(cls)
+
+    def set_params(self, **params):
+        """Set options; those of a nested object are `name__option`.
+
+        Parameters
+        ----------
+        **params : dict
+            Options by name.
+
+        Returns
+        -------
+        self : estimator
+            The estimator.
+        """
+        _check_names((name.partition("__")[0] for name in params), type(self))
+        return super().set_params(**params)
 
     def check_options(self) -> None:
         """Check the options; a subclass adds those of their combinations that are not supported."""
@@ -155,6 +177,12 @@ class Estimator(SavableMixin, BaseEstimator):
         """Return lengthscales (S, k) of the inputs in standardized units, by the name of the hyperparameter."""
         return {}
 
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale in original units; the largest scale of an input if the kernel has none."""
+        scaling = getattr(self, "scaling_", None)
+        found = [row.draws.max() for row in self.list_parameters() if row.parameter.endswith("lengthscale")]
+        return float(max(found, default=1.0 if scaling is None else scaling.input_scale.max()))
+
     def output_kernels(self) -> Iterator[Kernel]:
         """Yield the kernel between outputs, of each draw if there are any; the next one may replace its values."""
         yield from ()
@@ -219,6 +247,15 @@ class Estimator(SavableMixin, BaseEstimator):
 
     def complete(self) -> None:
         """Compute what predictions would compute at their first call, so that a model file contains it."""
+
+
+def _check_names(names: Iterable[str], kind: type[Estimator]) -> None:
+    known = kind._get_param_names()
+    for name in names:
+        if name not in known:
+            raise OptionError(
+                f"{name!r} is not an option of {kind.__name__}{suggest_name(name, known)}. Allowed are {', '.join(known)}."
+            )
 
 
 def check_estimator(estimator) -> None:

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.checks import as_numbers
@@ -39,6 +39,7 @@ from ovkgp.kernels.records import make_scalar_kernel, named_kernels
 
 FIELDS = ("curl_free", "divergence_free", "helmholtz")
 STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
+ALIASES = {"icm": "decomposable"}  # other names of structures
 CANDIDATES = ("independent", "decomposable")  # structures that kernel="auto" compares
 FREE = (FreeMatrix, FullMatrix)  # output matrices with a free scale per output
 
@@ -84,25 +85,18 @@ def field_kernel(name: str, base: str | Kernel, num_dims: int, num_outputs: int)
 def given_kernel(kernel: Kernel, num_columns: int) -> Kernel:
     """Copy a kernel object, which must have as many outputs as Y."""
     if (p := num_outputs(kernel)) != num_columns:
-        raise InputError(f"kernel must have as many outputs as Y, got {p} outputs and {num_columns} columns of Y.")
+        fix = f"Pass one with num_outputs={num_columns}."
+        if p == 1:
+            fix = f"Wrap it: DecomposableKernel(kernel, num_outputs={num_columns})."
+        raise InputError(
+            f"kernel must have as many outputs as Y, got {p} outputs and {num_columns} columns of Y. {fix}"
+        )
     return deepcopy(kernel)
 
 
-def carries_units(kernel: Kernel) -> bool:
-    """Whether a kernel object has values in original units: frozen parameters, priors, fixed output matrices or variances."""
-    if any(not parameter.requires_grad for parameter in kernel.parameters()) or any(
-        True for _ in kernel.named_priors()
-    ):
-        return True
-    return not _has_free_scale(kernel)
-
-
-def _has_free_scale(kernel: Kernel) -> bool:
-    if isinstance(kernel, ScaleKernel):
-        return True
-    if isinstance(kernel, (AdditiveKernel, IndependentKernel)):
-        return all(_has_free_scale(part) for part in kernel.kernels)
-    return isinstance(kernel, DecomposableKernel) and isinstance(kernel.output_module, FREE)
+def name_structure(kernel: str | Kernel) -> str:
+    """Return the name of the structure of a kernel option; "given" for a kernel object."""
+    return "given" if isinstance(kernel, Kernel) else ALIASES.get(kernel, kernel)
 
 
 def shares_scale(kernel: Kernel) -> bool:
@@ -119,7 +113,7 @@ def shares_scale(kernel: Kernel) -> bool:
 BASE_KERNEL = [names_in(named_kernels), Kernel]  # allowed scalar kernels
 RIDGE_KERNELS = ("auto", "independent", "decomposable", *FIELDS)
 RIDGE_KERNEL_CONSTRAINTS = {
-    "kernel": [one_of(*RIDGE_KERNELS), Kernel],
+    "kernel": [one_of(*RIDGE_KERNELS, *ALIASES), Kernel],
     "base_kernel": BASE_KERNEL,
     "lengthscale": [one_of("median"), POSITIVE],
     "output_matrix": ["array-like", OutputMatrix, None],
@@ -133,10 +127,10 @@ def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
     "auto" and "independent" are k(x, z) I; "decomposable" is k(x, z) Γ with the `output_matrix`, or the covariance of the
     outputs if it is None (BA-05). Fields have no output matrix.
     """
-    kernel, p = options.kernel, Y.shape[1]
-    if isinstance(kernel, Kernel):
+    kernel, p = name_structure(options.kernel), Y.shape[1]
+    if kernel == "given":
         _reject_matrix(options, "a kernel object")
-        return given_kernel(kernel, p).double()
+        return given_kernel(options.kernel, p).double()
     base = _base(options.base_kernel, options.lengthscale, X)
     if kernel in FIELDS:
         _reject_matrix(options, f"kernel={kernel!r}")

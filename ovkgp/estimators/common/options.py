@@ -85,6 +85,15 @@ FRACTION = number("a number between 0 and 1", lambda value: 0 < value < 1)
 FRACTIONS = vector("a list of numbers between 0 and 1", lambda value: 0 < value < 1)
 RANDOM_STATE = [integer(0, 2**32 - 1), np.random.RandomState, np.random.Generator, None]
 VERBOSE = [integer(0), "boolean"]
+GPYTORCH_NAMES = {  # GPyTorch's names of scikit-learn's kernels
+    "Matern": "MaternKernel",
+    "RationalQuadratic": "RQKernel",
+    "ExpSineSquared": "PeriodicKernel",
+    "DotProduct": "LinearKernel",
+    "ConstantKernel": "ScaleKernel",
+    "Product": "ProductKernel",
+    "Sum": "AdditiveKernel",
+}
 DESCRIPTIONS = {None: "None", "array-like": "an array", "boolean": "a boolean", callable: "a function"}
 
 
@@ -98,7 +107,10 @@ def check_constraints(options: Mapping[str, Any], constraints: Mapping[str, list
         expected = f"{', '.join(first)} or {last}" if first else last
         names = [known for one in allowed if isinstance(one, Rule) for known in one.names()]
         suggestion = suggest_name(value, names) if isinstance(value, str) else ""
-        raise OptionError(f"{name} must be {expected}, got {reprlib.repr(value)}{suggestion}.")
+        fix = ""
+        if type(value).__module__ == "sklearn.gaussian_process.kernels":
+            fix = f" Kernels of scikit-learn are not supported. Use gpytorch.kernels.{GPYTORCH_NAMES.get(type(value).__name__, 'RBFKernel')}."
+        raise OptionError(f"{name} must be {expected}, got {reprlib.repr(value)}{suggestion}.{fix}")
 
 
 def describe_constraint(one) -> str:

@@ -1,8 +1,8 @@
 """Standardization of inputs and outputs, and conversion of predictions and hyperparameters to original units.
 
 With x = s_x x′ + o_x and y_a = s_a y′_a + o_a, a lengthscale scales with s_x, an output matrix with s_a s_b, a noise variance with s_a²,
-the scale of a likelihood with s_a, and the mean is shifted and scaled like the outputs. Values of a kernel object are not converted,
-since their units are not known.
+the scale of a likelihood with s_a, and the mean is shifted and scaled like the outputs. A kernel object is used in original units:
+nothing is scaled, so that its values need no conversion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.estimators.common.dates import Origins, check_kinds, to_days
-from ovkgp.estimators.common.validation import as_array, check_finite
+from ovkgp.estimators.common.validation import as_array, check_finite, check_reach
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.inference.posteriors.posterior import FunctionDraws
@@ -27,7 +27,6 @@ from ovkgp.inference.posteriors.posterior import FunctionDraws
 if TYPE_CHECKING:
     import xarray
 
-MODEL_UNITS = "standardized units: outputs are divided by scaling_.output_scale"
 CHUNK_ROWS = 1 << 16  # number of rows converted to float64 at a time
 
 
@@ -91,12 +90,6 @@ class Scaling:
     def none(cls, num_inputs: int, num_outputs: int) -> Scaling:
         """Return the scaling that changes nothing."""
         return cls(np.zeros(num_inputs), np.ones(num_inputs), np.zeros(num_outputs), np.ones(num_outputs))
-
-    @property
-    def is_none(self) -> bool:
-        """Whether nothing is scaled."""
-        offsets, scales = (self.input_offset, self.output_offset), (self.input_scale, self.output_scale)
-        return not any(offset.any() for offset in offsets) and all((scale == 1).all() for scale in scales)
 
     @classmethod
     def of(cls, X: np.ndarray, Y: np.ndarray, *, scale_inputs: bool, shared: bool) -> Scaling:
@@ -167,10 +160,13 @@ def _offset_and_scale(moments: Moments, shared: bool) -> tuple[np.ndarray, np.nd
 
 
 class ScaledDraws(Sequence):
-    """Functions X (m, d) ↦ (m, p), or (m,) if Y was one-dimensional, in original units; calling it evaluates all at once."""
+    """Functions X (m, d) ↦ (m, p), or (m,) if Y was one-dimensional, in original units; calling it evaluates all at once.
 
-    def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool, times: Origins | None = None):
-        self._draws, self._scaling, self._is_flat, self._times = draws, scaling, is_flat, times
+    `about` are the last arguments of `points`.
+    """
+
+    def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool, *about):
+        self._draws, self._scaling, self._is_flat, self._about = draws, scaling, is_flat, about
 
     def __len__(self) -> int:
         return len(self._draws)
@@ -184,12 +180,12 @@ class ScaledDraws(Sequence):
         return partial(self._evaluate, self._draws[index])
 
     def _evaluate(self, draw, X) -> np.ndarray:
-        values = self._scaling.mean(draw(self._scaling.inputs(points(X, self._scaling, self._times))))
+        values = self._scaling.mean(draw(self._scaling.inputs(points(X, self._scaling, *self._about))))
         return values[..., 0] if self._is_flat else values
 
 
-def points(X, scaling: Scaling, times: Origins | None = None) -> np.ndarray:
-    """Return X as an array (m, d) in original units, with dates in days since `times`, those of the fit."""
+def points(X, scaling: Scaling, times: Origins | None, lengthscale: float) -> np.ndarray:
+    """Return X as an array (m, d) in original units, with dates in days since `times`; `lengthscale` is the largest one."""
     X, found = to_days(as_array(X), times)
     X, d = np.asarray(X, dtype=np.float64), len(scaling.input_scale)
     X = X[:, None] if X.ndim == 1 else X
@@ -197,6 +193,7 @@ def points(X, scaling: Scaling, times: Origins | None = None) -> np.ndarray:
         raise InputError(f"X must have shape (m, {d}), got {X.shape}.")
     check_kinds(found, times, range(d), "X")
     check_finite(X, range(d))
+    check_reach(X, range(d), lengthscale)
     return X
 
 
@@ -218,7 +215,7 @@ def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.
         return value * (scale if value.ndim else scale[0])
     if of_one := re.fullmatch(r"(scale|noise)_(\d+)", name):  # of the likelihood of one output
         return value * scale[int(of_one[2])] ** (2 if of_one[1] == "noise" else 1)
-    if structure == "given":
+    if structure == "given":  # in original units
         return value
     if path[-1] == "lengthscale":
         return value * (scaling.input_scale if value.size > 1 else scaling.input_scale[0])
@@ -239,7 +236,7 @@ def draws_in_original_units(name: str, draws: np.ndarray, structure: str, scalin
 
 
 def named_structure(estimator) -> str:
-    """Return the name of the structure; "given" if a kernel object was passed, whose units are unknown."""
+    """Return the name of the structure; "given" if a kernel object was passed, whose values are in original units."""
     by_name = isinstance(estimator.kernel, str) and isinstance(estimator.base_kernel, str)
     return estimator.kernel_ if by_name else "given"
 
@@ -257,8 +254,3 @@ def values_in_units(estimator, group: xarray.Dataset) -> dict[str, np.ndarray]:
         str(name): draws_in_original_units(str(name), group[name].values, structure, scaling)
         for name in group.data_vars
     }
-
-
-def units_of(estimator) -> str:
-    """Return the units of the hyperparameters of the kernel."""
-    return MODEL_UNITS if named_structure(estimator) == "given" and not estimator.scaling_.is_none else "original units"

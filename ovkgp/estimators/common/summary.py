@@ -12,16 +12,20 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ovkgp.criticism.calibration import Coverage
 from ovkgp.estimators.common.named_kernels import num_features
-from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, units_of, values_in_units
+from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, values_in_units
 from ovkgp.inference.likelihoods import Likelihood, PerOutput
+from ovkgp.inference.sampling.arviz_data import factorization_cost
 from ovkgp.inference.sampling.diagnostics import rhat
-from ovkgp.inference.training.log_posterior import named_values
+from ovkgp.inference.training.log_posterior import named_values, short_name
 
 MIN_OBSERVATIONS_PER_OUTPUT = 10  # outputs with fewer observations get a note
 MAX_CORRELATED_OUTPUTS = 6  # correlations between more outputs are not listed
 MAX_MATRIX_OUTPUTS = 30  # output matrices of more outputs are not listed
 MAX_LISTED_NAMES = 12  # of more columns or classes, the first are listed
+MAX_SUMMARY_COST = 1e9  # elementary operations for the predictions of held-out rows in a summary: about a second
+INTERVAL_LEVEL = 0.9  # level of the intervals whose coverage a summary reports
 MAX_SUMMARY_ROWS = 60  # rows of the table of hyperparameters in a summary
 
 VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std"}
@@ -203,7 +207,7 @@ def _matrix_entries(term: str, kind: str, draws: np.ndarray, outputs: list[str])
 def format_values(values: dict[str, Tensor], estimator, structure: str, scaling: Scaling) -> str:
     """Format hyperparameters of a model on one line, with column names and in original units.
 
-    `structure` is the name of the kernel; it is ignored if a kernel object was passed, whose units are unknown.
+    `structure` is the name of the kernel; it is ignored if a kernel object was passed, whose values are in original units.
     """
     structure = structure if isinstance(estimator.base_kernel, str) else "given"
     draws = {name: value.detach().numpy()[None, None] for name, value in values.items()}
@@ -212,6 +216,25 @@ def format_values(values: dict[str, Tensor], estimator, structure: str, scaling:
         f"{row.parameter} ({', '.join(filter(None, row[1:3]))}) = {row.draws.item():.4g}".replace(" ()", "")
         for row in list_hyperparameters(draws, ColumnNames.of(estimator)._replace(structure=structure))
     )
+
+
+def list_active_bounds(estimator) -> list[str]:
+    """List the hyperparameters of a fitted `GPRegressor` that ended at a bound, with column names."""
+    if estimator.fit_report_ is None:
+        return []
+    codes = {"lower": 1.0, "upper": 4.0}  # variances are listed by their roots
+    marks, others = {name: np.zeros((1, 1, *value.shape)) for name, value in named_values(estimator.gp_).items()}, {}
+    for path, index, side in estimator.fit_report_.active_bounds:
+        name = short_name(estimator.gp_, path)
+        if name in marks and not (marks[name].ndim == 4 and name.rpartition(".")[2] in MATRICES):
+            marks[name].flat[index] = codes[side]
+        else:  # a part of a matrix between outputs
+            others[f"{name.replace('_', ' ')} is at its {side} bound"] = None
+    rows = (row for row in list_hyperparameters(marks, ColumnNames.of(estimator)) if row.draws.item() > 0)
+    sides = {code: side for side, value in codes.items() for code in (value, np.sqrt(value))}
+    columns = ((row, ", ".join(filter(None, row[1:3]))) for row in rows)
+    found = [f"{row.parameter} ({text}) is at its {sides[row.draws.item()]} bound" for row, text in columns]
+    return [text.replace(" ()", "") for text in [*found, *others]]
 
 
 def summarize(estimator) -> Summary:
@@ -236,15 +259,18 @@ def summarize(estimator) -> Summary:
         about["candidates"] = f"{scores} ({evidence} − number of hyperparameters)"
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
+    if (held_out := _describe_held_out_rows(estimator)) is not None:
+        about["held-out"] = held_out
     width = max(map(len, about)) + 3
     lines += [f"  {name:<{width}}{text}" for name, text in about.items()]
-    lines.append(f"  hyperparameters ({units_of(estimator)})")
+    lines.append("  hyperparameters (original units)")
     lines += [f"    {line}" for line in format_hyperparameters(hyperparameter_table(estimator))]
     lines += [
         f"  note: output {name} has only {pluralize(int(count), 'observation')}"
         for name, count in zip(estimator.output_names_, counts, strict=True)
         if count < MIN_OBSERVATIONS_PER_OUTPUT
     ]
+    lines += [f"  note: {text}" for text in list_active_bounds(estimator)]
     return Summary("\n".join(lines))
 
 
@@ -315,6 +341,26 @@ def _data(estimator) -> str:
 def _listed(items: Iterable[str]) -> str:
     items = [*items]
     return ", ".join(items if len(items) <= MAX_LISTED_NAMES else [*items[:MAX_LISTED_NAMES], "…"])
+
+
+def _describe_held_out_rows(estimator) -> str | None:
+    """Describe how well each stored row is predicted from all others; None if that is impossible or expensive."""
+    if not estimator.has_leave_one_out:
+        return None
+    data = estimator.training_observations()
+    num_models = len(estimator.posterior_) if hasattr(estimator, "draws_") else 1
+    if (
+        data.num_rows < 2
+        or num_models * factorization_cost(estimator.gp_, data.X, data.Y, data.noise) > MAX_SUMMARY_COST
+    ):
+        return None
+    found = estimator.leave_one_out_entries()
+    error, centered = np.nansum((found.Y - found.mean) ** 2, 0), found.Y - np.nanmean(found.Y, 0)
+    total = np.nansum(centered**2, 0)
+    names = zip(estimator.output_names_, error, total, strict=True)
+    scores = [f"{1 - e / t:.2g}" + (f" ({name})" if len(total) > 1 else "") for name, e, t in names if t > 0]
+    coverage = Coverage.of(found.pit(), [INTERVAL_LEVEL]).overall[0]
+    return f"R² {_listed(scores)}; {100 * coverage:.0f} % inside of their {100 * INTERVAL_LEVEL:g} % intervals (leave-one-row-out)"
 
 
 def evidence_name(estimator) -> str:

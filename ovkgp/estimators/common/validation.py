@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,15 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.dates import check_kinds, from_days, to_days
-from ovkgp.exceptions import FitWarning, InputError
+from ovkgp.exceptions import FitWarning, InputError, InputTypeError
 from ovkgp.inference.model.row_sample import draw_random_rows
 
 if TYPE_CHECKING:
     from ovkgp.estimators.common.scaling import Scaling
+
+
+MIN_FAR_INPUT = 1e50  # absolute value from which inputs are compared with the lengthscales
+MAX_LENGTHSCALES = 1e100  # distance whose square, and the phases of random features at it, do not overflow
 
 
 def as_array(values):
@@ -39,16 +44,32 @@ def input_table(estimator, X, *, reset: bool) -> np.ndarray:
     X, times = to_days(_dense(X, "X"), fitted)
     names = output_names(X)
     # the memory layout would change the order of sums, and so the last digits
-    X = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], order="C", ensure_all_finite=False)
+    options = {"dtype": [np.float64, np.float32], "order": "C", "ensure_all_finite": False}
+    with raise_input_errors("X"):
+        X = validate_data(estimator, X, reset=reset, **options)
     labels = range(X.shape[1]) if names is None else map(repr, names)
     check_finite(X, labels := list(labels))
     if not reset:
         check_kinds(times, fitted, labels, "X")
+        if np.abs(X).max(initial=0.0) > MIN_FAR_INPUT and hasattr(estimator, "largest_lengthscale"):
+            check_reach(X, labels, estimator.largest_lengthscale())
     elif times is None:
         vars(estimator).pop("input_times_", None)
     else:
         estimator.input_times_ = times
     return X
+
+
+@contextmanager
+def raise_input_errors(name: str) -> Iterator[None]:
+    """Turn errors of scikit-learn's validation of an argument into `InputError`s that name it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        message, kind = str(error), InputTypeError if isinstance(error, TypeError) else InputError
+        raise kind(message if f" {name} " in f" {message} " else f"{name} is invalid: {message}") from error
 
 
 def check_finite(X: np.ndarray, labels: Sequence) -> None:
@@ -60,6 +81,15 @@ def check_finite(X: np.ndarray, labels: Sequence) -> None:
     raise InputError(
         f"X must be finite, got {value} in row {row}, column {labels[column]}. Drop the row or fill in the value, for example with sklearn.impute.SimpleImputer."
     )
+
+
+def check_reach(X: np.ndarray, labels: Sequence, lengthscale: float) -> None:
+    """Check that no point is so far away that squared distances, in lengthscales, overflow."""
+    if (is_far := np.abs(X) > MAX_LENGTHSCALES * lengthscale).any():
+        row, column = np.argwhere(is_far)[0]
+        raise InputError(
+            f"X must lie within {MAX_LENGTHSCALES:g} lengthscales of the origin, got {X[row, column]:.3g} in row {row}, column {labels[column]}. Drop the row or replace the value."
+        )
 
 
 def _dense(values, name: str):
@@ -101,12 +131,10 @@ def output_table(Y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
     if Y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
     names, Y = output_names(Y), to_days(_dense(Y, "Y"), name="Y")[0]
-    table = check_array(
-        Y, ensure_2d=False, dtype=[np.float64, np.float32], order="C", ensure_all_finite="allow-nan", input_name="Y"
-    )
-    if table.ndim > 2:
-        raise InputError(f"Y must be (n,) or (n, p), got shape {table.shape}.")
-    check_consistent_length(X, table)
+    options = {"dtype": [np.float64, np.float32], "order": "C", "ensure_all_finite": "allow-nan", "input_name": "Y"}
+    with raise_input_errors("Y"):
+        table = check_array(Y, ensure_2d=False, **options)
+        check_consistent_length(X, table)
     is_flat = table.ndim == 1
     return (table[:, None] if is_flat else table), names, is_flat
 

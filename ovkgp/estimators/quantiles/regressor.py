@@ -35,7 +35,13 @@ from ovkgp.estimators.common.prediction_columns import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
-from ovkgp.estimators.common.validation import as_inputs, convert_output_times, input_table, output_names
+from ovkgp.estimators.common.validation import (
+    as_inputs,
+    convert_output_times,
+    input_table,
+    output_names,
+    raise_input_errors,
+)
 from ovkgp.estimators.quantiles.conformal import CrossValidationFits, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
@@ -323,7 +329,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         names = output_names(y) or ["y"]
         X = input_table(self, X, reset=True).astype(np.float64)
         y = convert_output_times(self, y, reset=True)
-        X, y = check_X_y(X, y, y_numeric=True, multi_output=True, estimator=self)
+        with raise_input_errors("y"):
+            X, y = check_X_y(X, y, y_numeric=True, multi_output=True, estimator=self)
         if y.ndim > 1 and y.shape[1] != 1:
             raise InputError(f"y has shape {y.shape}, expected (n,) or (n, 1). Fit one model per column.")
         y = column_or_1d(y, dtype=np.float64, warn=True)
@@ -419,7 +426,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             self._cross_validation_fits = fit_folds(self, self._seed)
         return self._cross_validation_fits
 
-    def predict_distribution(self, X) -> LevelDistribution:
+    def predict_distribution(self, X) -> QuantileDistribution:
         """Predict the distribution of y.
 
         It has the predicted quantiles at 199 levels, or at those of a finite coupling, is linear between them and has
@@ -432,8 +439,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
 
         Returns
         -------
-        LevelDistribution
-            Distributions with cdf, density, quantile, sample, mean and std, as tensors in original units.
+        QuantileDistribution
+            Distributions with `cdf`, `density`, `quantile`, `sample`, `mean` and `std`, as arrays in original units.
 
         Examples
         --------
@@ -442,11 +449,11 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         >>> X, y, _ = make_sine_quantiles(100, random_state=0)
         >>> distribution = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y).predict_distribution(X)
         >>> distribution.sample(5, random_state=0).shape, distribution.mean.shape, distribution.cdf(y[:, None]).shape
-        (torch.Size([100, 5]), torch.Size([100]), torch.Size([100, 1]))
+        ((100, 5), (100,), (100, 1))
         """
         check_is_fitted(self, "function_")
         levels = self._levels(REARRANGEMENT_LEVELS.numpy())
-        return LevelDistribution(torch.from_numpy(levels), torch.from_numpy(np.sort(self.predict(X, levels), axis=1)))
+        return QuantileDistribution(levels, np.sort(self.predict(X, levels), axis=1))
 
     @cached_property
     def sandwich_(self) -> Sandwich:
@@ -561,12 +568,9 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
 
         def cdf(Y: np.ndarray) -> np.ndarray:
             observed = np.isfinite(Y)
-            u = found.cdf(torch.from_numpy(np.where(observed, Y, 0.0))).numpy()
-            return np.where(observed, u, np.nan)
+            return np.where(observed, found.cdf(np.where(observed, Y, 0.0)), np.nan)
 
-        return PredictiveDistribution(
-            found.mean.numpy()[:, None], found.std.numpy()[:, None], cdf, cdf, is_gaussian=False
-        )
+        return PredictiveDistribution(found.mean[:, None], found.std[:, None], cdf, cdf, is_gaussian=False)
 
     def save(self, path) -> None:
         if self.feature_extractor is not None:
@@ -574,3 +578,49 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         super().save(path)
 
     save.__doc__ = SavableMixin.save.__doc__
+
+
+class QuantileDistribution:
+    """Distributions of m observations from quantiles (m, k) at levels (k,), as NumPy arrays; see `LevelDistribution`."""
+
+    def __init__(self, levels: np.ndarray, quantiles: np.ndarray):
+        self._found = LevelDistribution(torch.from_numpy(levels), torch.from_numpy(quantiles))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def levels(self) -> np.ndarray:
+        """Levels (k,) of the quantiles."""
+        return self._found.levels.numpy()
+
+    @property
+    def quantiles(self) -> np.ndarray:
+        """Quantiles (m, k)."""
+        return self._found.quantiles.numpy()
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Means (m,)."""
+        return self._found.mean.numpy()
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviations (m,)."""
+        return self._found.std.numpy()
+
+    def quantile(self, levels) -> np.ndarray:
+        """Compute quantiles (m, q) at levels (q,), shared by all rows, or (m, q)."""
+        return self._found.quantile(levels).numpy()
+
+    def cdf(self, y) -> np.ndarray:
+        """Compute P(Y ≤ y), (m, q), at y (q,), shared by all rows, or (m, q)."""
+        return self._found.cdf(y).numpy()
+
+    def density(self, y) -> np.ndarray:
+        """Compute the density (m, q) at y (q,) or (m, q); infinite at an atom."""
+        return self._found.density(y).numpy()
+
+    def sample(self, num_samples: int, random_state=None) -> np.ndarray:
+        """Draw independent samples (m, num_samples)."""
+        return self._found.sample(num_samples, random_state).numpy()

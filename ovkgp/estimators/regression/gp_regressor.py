@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import partial
@@ -16,11 +17,13 @@ from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description, describe_gp, list_likelihood_formulas
 from ovkgp.estimators.common.named_kernels import (
+    ALIASES,
     BASE_KERNEL,
     STRUCTURES,
     approximate,
     choose_approximation,
     feature_kind,
+    name_structure,
     num_features,
 )
 from ovkgp.estimators.common.options import (
@@ -48,7 +51,7 @@ from ovkgp.estimators.common.streaming import (
     shown_parts,
     store_columns,
 )
-from ovkgp.estimators.common.summary import Hyperparameter, Summary, hyperparameter_table, summarize
+from ovkgp.estimators.common.summary import Hyperparameter, Summary, hyperparameter_table, list_active_bounds, summarize
 from ovkgp.estimators.common.validation import Table, entry_values, input_table, warn_about_constants
 from ovkgp.estimators.regression.hyperparameters import (
     MIXTURE_DRAWS,
@@ -76,7 +79,7 @@ from ovkgp.estimators.regression.variational import (
     train_variational_candidate,
 )
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
@@ -92,16 +95,17 @@ STANDARDIZED = "standardized (`scaling_`); the methods of the estimator use orig
 class GPRegressor(PosteriorRegressor):
     """Multi-output Gaussian-process regression with an operator-valued kernel.
 
-    NaN in `Y` marks a missing output. Inputs and outputs are centered and scaled internally, except labels, counts and classes;
-    everything public is in original units. Predictions describe a new observation; pass `noise=False` for the latent function.
+    NaN in `Y` marks a missing output. With a named kernel, inputs and outputs are centered and scaled internally, except labels,
+    counts and classes; everything public is in original units. Predictions describe a new observation; pass `noise=False` for the latent function.
 
     Parameters
     ----------
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
-        Structure of the kernel. "auto" selects "independent" or "decomposable" (ICM) by evidence; "lmc" is a sum of `rank`
-        decomposable kernels; the last three are for vector fields. A kernel object is copied.
+        Structure of the kernel. "auto" selects "independent" or "decomposable" (also "icm") by evidence; "lmc" is a sum of
+        `rank` decomposable kernels; the last three are for vector fields. A kernel object is copied and used in original
+        units: its values, priors and constraints are, and X and Y are not scaled.
     base_kernel : {"matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="matern52"
-        Scalar kernel of the named structures. The inputs of a kernel object are not scaled.
+        Scalar kernel of the named structures, or a kernel object in original units.
     rank : int, default=2
         Rank of the output matrix if `kernel="decomposable"`; number of components if `kernel="lmc"` (at least 2).
     approximation : {"auto", "exact", "orff", "nystrom", "variational"}, default="auto"
@@ -114,8 +118,10 @@ class GPRegressor(PosteriorRegressor):
     noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
         Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p) in units of Y is fixed.
     hyperparameters : {"evidence", "fixed", "laplace", "svi", "nuts"}, default="evidence"
-        "evidence" trains them. "fixed" keeps those of a kernel object, in original units, and sets a noise given by name to a
-        tenth of the variance of each output. The others train and then sample them; predictions average over the draws.
+        "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
+        to the scales of the data, on all other parameters of kernel and noise. "fixed" keeps those of a kernel object, in
+        original units, and sets a noise given by name to a tenth of the variance of each output. The others train and then
+        sample them; predictions average over the draws.
     likelihood : str, list of str or Likelihood, default="gaussian"
         Distribution of Y given the latent function: "gaussian"; "student_t", "laplace", "huber" or "asymmetric_laplace" (the
         median) for errors with heavy tails; "bernoulli" for 0/1 labels; "poisson" or "negative_binomial" for counts; "softmax" for
@@ -139,11 +145,11 @@ class GPRegressor(PosteriorRegressor):
     Attributes
     ----------
     gp_, posterior_ : OperatorValuedGP or VariationalGP, Posterior
-        Model and posterior in standardized units; after sampling, `gp_` is at the mode and `posterior_` a `MixturePosterior`.
+        Model and posterior in the units of `scaling_`; after sampling, `gp_` is at the mode and `posterior_` a `MixturePosterior`.
     draws_ : ArviZ object
         Hyperparameter draws in standardized units, if any; `to_arviz` returns them in original units.
     scaling_ : Scaling
-        Offsets and scales of inputs and outputs.
+        Offsets and scales of inputs and outputs; a kernel object has only an offset of the outputs.
     kernel_ : str
         Name of the selected structure, or "given".
     approximation_ : {"exact", "orff", "nystrom", "variational"}
@@ -189,7 +195,7 @@ class GPRegressor(PosteriorRegressor):
     )
     has_trained_hyperparameters = True
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernel": [one_of("auto", *STRUCTURES), Kernel],
+        "kernel": [one_of("auto", *STRUCTURES, *ALIASES), Kernel],
         "base_kernel": BASE_KERNEL,
         "rank": [integer()],
         "approximation": [one_of("auto", "exact", "orff", "nystrom", "variational")],
@@ -297,13 +303,10 @@ class GPRegressor(PosteriorRegressor):
         job = TrainingJob(self, table, seed, checkpoint, moments, is_real)
 
         models, criteria = {}, {}
-        if isinstance(self.kernel, Kernel):
-            name = "given"
-        elif self.kernel != "auto":
-            name = self.kernel
-        elif table.Y.shape[1] == 1 or self.hyperparameters == "fixed":
+        name = name_structure(self.kernel)
+        if name == "auto" and (table.Y.shape[1] == 1 or self.hyperparameters == "fixed"):
             name = "independent"
-        else:
+        elif name == "auto":
             models, criteria = train_candidates(job, train_variational_candidate if variational else train_candidate)
             name = max(criteria, key=criteria.get)
         kernel = job.make_kernel(name)
@@ -320,7 +323,8 @@ class GPRegressor(PosteriorRegressor):
             else:
                 approximation = choose_approximation(self.approximation, kernel, table.Y, table.noise)
             X = scaling.inputs(rows.X)
-            gp = make_gp(self, kernel, scaling, approximate(kernel, approximation, X, self.num_frequencies, seed))
+            feature_map = approximate(kernel, approximation, X, self.num_frequencies, seed)
+            gp = make_gp(self, kernel, scaling, feature_map, job.prior_units(kernel, rows))
 
         trained = gp, rows
         with name_hyperparameters_on_failure(self, name, scaling):
@@ -339,6 +343,13 @@ class GPRegressor(PosteriorRegressor):
         self.gp_, self.fit_report_ = model.gp, model.gp.fit_report_
         if model.candidates:
             self.candidates_ = model.candidates
+        if active := list_active_bounds(self):
+            warnings.warn(
+                f"Training ended at a bound: {'; '.join(active)}. Check the outputs for duplicated or noise-free rows and the "
+                "inputs for constant columns, or pass a kernel object with a prior, which is not bounded.",
+                FitWarning,
+                stacklevel=3,
+            )
 
     def _condition(self, table: Table) -> None:
         """Condition the trained model on all rows."""
@@ -357,7 +368,7 @@ class GPRegressor(PosteriorRegressor):
 
     def _report(self) -> None:
         """Compute noise and evidence in original units, and name the units of the posterior."""
-        if not self.scaling_.is_none:
+        if isinstance(self.kernel, str):
             self.posterior_.units = STANDARDIZED
         noise = self.posterior_.noise
         self.noise_ = None if noise is None else self.scaling_.cov(noise)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ovkgp.checks import suggest_name
 from ovkgp.estimators.common.options import FRACTION, check_constraints, integer, one_of, reject_variational
-from ovkgp.estimators.common.scaling import units_of, values_in_units
+from ovkgp.estimators.common.scaling import values_in_units
 from ovkgp.estimators.common.summary import ColumnNames, axis_names, split_output
 from ovkgp.estimators.common.validation import Table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
@@ -137,7 +137,7 @@ def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
     """Convert one group to original units."""
     scaling = estimator.scaling_
     if name in ("posterior", "prior"):
-        attrs = {**group.attrs, "units": units_of(estimator)}
+        attrs = {**group.attrs, "units": "original units"}
         names = ColumnNames(*axis_names(estimator), estimator.kernel_)
         return named_terms_group(values_in_units(estimator, group), names, attrs)
     if name in ("posterior_predictive", "observed_data"):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from gpytorch.kernels import Kernel
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.named_kernels import (
     CANDIDATES,
-    carries_units,
     given_kernel,
     make_named_kernel,
     shares_scale,
@@ -32,8 +32,10 @@ from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.features import FeatureMap
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import OperatorValuedGP, VariationalGP
+from ovkgp.inference.gp import check_inputs
 from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
+from ovkgp.inference.training.kernel_parameters import Units
 from ovkgp.inference.training.priors import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
 
@@ -83,14 +85,28 @@ class TrainingJob:
         return make_kernel(self.options, name, self.table.X.shape[1], self.table.Y.shape[1])
 
     def make_scaling(self, kernel: Kernel) -> Scaling:
-        """Return the scaling of the data for a kernel: none if a kernel object has values in original units."""
-        options, (inputs, outputs) = self.options, self.moments
-        if isinstance(options.kernel, Kernel) and (options.hyperparameters == "fixed" or carries_units(kernel)):
-            return Scaling.none(len(inputs.mean), len(outputs.mean))
-        by_name = isinstance(options.kernel, str) and isinstance(options.base_kernel, str)
-        return Scaling.of_moments(
-            inputs, outputs, scale_inputs=by_name, shared=shares_scale(kernel), is_real=self.is_real
-        )
+        """Return the scaling of the data for a kernel; with a kernel object, only outputs are shifted.
+
+        Values, priors and constraints of an object are in original units. Inputs are not even shifted, since a kernel object
+        need not be translation-invariant.
+        """
+        found = self.standardization(kernel)
+        if not has_kernel_object(self.options):
+            return found
+        none = Scaling.none(len(found.input_scale), len(found.output_scale))
+        return none if self.options.hyperparameters == "fixed" else replace(none, output_offset=found.output_offset)
+
+    def standardization(self, kernel: Kernel) -> Scaling:
+        """Return the scaling that makes inputs and outputs of order one."""
+        inputs, outputs = self.moments
+        return Scaling.of_moments(inputs, outputs, scale_inputs=True, shared=shares_scale(kernel), is_real=self.is_real)
+
+    def prior_units(self, kernel: Kernel, rows: Table) -> Units | None:
+        """Return the units of the default priors with a kernel object; None if the data are standardized."""
+        if not has_kernel_object(self.options):
+            return None
+        deviations = torch.from_numpy(self.standardization(kernel).output_scale)
+        return Units.of(torch.from_numpy(rows.X.astype(np.float64)), torch.diag(deviations**2))
 
 
 def train_candidates(job: TrainingJob, train: Callable) -> tuple[dict[str, OperatorValuedGP], dict[str, float]]:
@@ -114,7 +130,7 @@ def train_candidate(job: TrainingJob, name: str) -> tuple[OperatorValuedGP, Scal
     rows = job.table.some_rows(limit, job.seed)
     checkpoint = None if job.checkpoint is None else f"{job.checkpoint}.{name}"
     with name_hyperparameters_on_failure(job.options, name, scaling):
-        gp = make_gp(job.options, kernel, scaling, None)
+        gp = make_gp(job.options, kernel, scaling, None, job.prior_units(kernel, rows))
         return _fit(gp, job, rows.scaled(scaling), checkpoint), scaling, rows
 
 
@@ -130,8 +146,9 @@ def train(
             return gp, rows
     trained = gp
     if gp.features is not None and num_weights(gp.features, rows) > MAX_WEIGHTS:
+        units = job.prior_units(gp.kernel, rows)
         rows = rows.some_rows(_num_dense_rows(rows), job.seed)
-        trained = make_gp(job.options, gp.kernel, scaling, None)
+        trained = make_gp(job.options, gp.kernel, scaling, None, units)
         trained.copy_hyperparameters_from(gp)
     _fit(trained, job, rows.scaled(scaling), job.checkpoint, "auto" if first is None else "current")
     if trained is not gp:
@@ -169,28 +186,39 @@ def make_kernel(options, name: str, num_inputs: int, num_outputs: int) -> Kernel
     """Make the kernel of a structure; "given" is a copy of the kernel object."""
     if name == "given":
         return given_kernel(options.kernel, num_outputs).double()
-    return make_named_kernel(name, options.base_kernel, options.rank, num_inputs, num_outputs).double()
+    base = options.base_kernel
+    if isinstance(base, Kernel) and options.hyperparameters == "fixed":
+        base = deepcopy(base).requires_grad_(False)  # its values are kept; those of the structure are set from the data
+    return make_named_kernel(name, base, options.rank, num_inputs, num_outputs).double()
 
 
-def make_gp(options, kernel: Kernel, scaling: Scaling, features: FeatureMap | None) -> OperatorValuedGP:
-    """Make the model of a regressor, with the priors that its scaling allows."""
+def has_kernel_object(options) -> bool:
+    """Whether an option is a kernel object, whose values are in original units."""
+    return isinstance(options.kernel, Kernel) or isinstance(options.base_kernel, Kernel)
+
+
+def make_gp(
+    options, kernel: Kernel, scaling: Scaling, features: FeatureMap | None, units: Units | None
+) -> OperatorValuedGP:
+    """Make the model of a regressor with its default priors, in `units` or for standardized data."""
     noise = options.noise if isinstance(options.noise, str) else scaled_noise(options.noise, scaling)
     gp = OperatorValuedGP(kernel, mean="constant", noise=noise, features=features)
-    register_priors(gp, options, scaling)
+    register_priors(gp, scaling, units)
     return gp
 
 
-def register_priors(gp: OperatorValuedGP | VariationalGP, options, scaling: Scaling) -> None:
-    """Register weakly informative priors of models whose inputs and outputs are of order one."""
-    if isinstance(options.kernel, str) and isinstance(options.base_kernel, str):
-        register_default_priors(gp.kernel, len(scaling.input_scale))
+def register_priors(gp: OperatorValuedGP | VariationalGP, scaling: Scaling, units: Units | None) -> None:
+    """Register weakly informative priors on kernel and noise or likelihood, in `units` or for standardized data."""
+    if units is not None:
+        check_inputs(gp, units.X)
+    register_default_priors(gp.kernel, len(scaling.input_scale), units)
+    deviations = None if units is None else units.deviations
     if isinstance(gp, VariationalGP):
-        if not (scaling.is_none and bool(gp.likelihood.is_real.any())):  # its scale would be in original units
-            register_likelihood_priors(gp.likelihood)
-            if not bool(gp.likelihood.is_real.all()):  # it would be infinite with one label or only zero counts
-                PriorRegistry(gp).add(gp.mean, "constant", normal(*LATENT_MEAN))
-    elif not scaling.is_none:
-        register_noise_prior(gp.noise_model)
+        register_likelihood_priors(gp.likelihood, std=deviations)
+        if not bool(gp.likelihood.is_real.all()):  # it would be infinite with one label or only zero counts
+            PriorRegistry(gp).add(gp.mean, "constant", normal(*LATENT_MEAN))
+    else:
+        register_noise_prior(gp.noise_model, deviations)
 
 
 def scaled_noise(noise, scaling: Scaling) -> np.ndarray:
@@ -227,5 +255,11 @@ def _rebuild_kernel(estimator, values: dict[str, torch.Tensor], scale: float) ->
     return make_kernel(estimator, name, estimator.n_features_in_, estimator.n_outputs_)
 
 
-MODEL_BUILDER = ModelBuilder(_rebuild_kernel, lambda gp, estimator: register_priors(gp, estimator, estimator.scaling_))
+def _restore_priors(gp: OperatorValuedGP | VariationalGP, estimator) -> None:
+    """Register the priors of a named kernel; those of a kernel object, in units of the data, are not stored."""
+    if not has_kernel_object(estimator):
+        register_priors(gp, estimator.scaling_, None)
+
+
+MODEL_BUILDER = ModelBuilder(_rebuild_kernel, _restore_priors)
 """Rebuilds the model of a `GPRegressor` from a model file."""

@@ -81,11 +81,11 @@ def train_variational(
 def make_variational_gp(
     job: TrainingJob, kernel: Kernel, scaling: Scaling, rows: Table, num_points: int
 ) -> VariationalGP:
-    """Make the model of a regressor with inducing points among the rows, and the priors that its scaling allows."""
+    """Make the model of a regressor with inducing points among the rows, and its default priors."""
     points = choose_inducing(scaling.inputs(rows.X), num_points, job.seed)
     likelihood = model_likelihood(job.options, len(scaling.output_scale), scaling)
     gp = VariationalGP(kernel, likelihood, inducing=points)
-    register_priors(gp, job.options, scaling)
+    register_priors(gp, scaling, job.prior_units(kernel, rows))
     return gp
 
 

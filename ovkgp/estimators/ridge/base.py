@@ -64,7 +64,7 @@ class RidgePath:
     loo_log_density: np.ndarray
     _path: NoisePath | None = field(default=None, repr=False)
     _scaling: Scaling | None = field(default=None, repr=False)
-    _times: list[str | None] | None = field(default=None, repr=False)
+    _about: tuple = field(default=(None, np.inf), repr=False)  # last arguments of `points`
 
     def best(self, selection: str) -> int:
         """Return the index of the λ with the smallest leave-one-out error ("loo") or the largest evidence ("evidence")."""
@@ -74,7 +74,7 @@ class RidgePath:
         """Return the posterior means (k, m, p) at X (m, d), one per λ."""
         if self._path is None:
             raise OptionError("This table cannot predict. Use the table of estimator.path(X, Y, lam).")
-        return self._scaling.mean(self._path.predict(self._scaling.inputs(points(X, self._scaling, self._times))))
+        return self._scaling.mean(self._path.predict(self._scaling.inputs(points(X, self._scaling, *self._about))))
 
 
 class RowPredictions(NamedTuple):
@@ -132,7 +132,8 @@ class RidgeEstimator(PosteriorRegressor):
             return make_ridge_gp(self.gp_.kernel, noise, self._metric(), self.gp_.features)
 
         found = compute_path(make_gp, data, lams, scale * noises, self.scaling_, rescale=rescale)
-        return replace(found, noise=noises, _times=getattr(self, "input_times_", None))
+        about = getattr(self, "input_times_", None), self.largest_lengthscale()
+        return replace(found, noise=noises, _about=about)
 
     def leave_one_out(self, X, y, sample_weight=None) -> RowPredictions:
         """Predict each row of y from all other rows, at the fitted λ and in closed form.

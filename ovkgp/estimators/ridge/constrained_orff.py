@@ -8,14 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import TableRegressor
+from ovkgp.estimators.common.base import LENGTHSCALE, TableRegressor
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, ridge_kernel
+from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, name_structure, ridge_kernel
 from ovkgp.estimators.common.options import FRACTION, POSITIVE, RANDOM_STATE, VERBOSE, integer, restore_on_error
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, OptionError
@@ -24,6 +23,7 @@ from ovkgp.features.bounds import constrained_excess_risk_bound, spectral_consta
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.model.mean_noise import OutputNoise, make_output_mean
 from ovkgp.inference.model.observations import Observations, validate_observations
+from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.ridge.ball_constraints import (
     MAX_STEPS,
     BallQuadratic,
@@ -147,7 +147,7 @@ class ConstrainedORFF(TableRegressor):
         with restore_on_error(self):
             self.check_options()
             X, Y = (table.astype(np.float64) for table in self._enter(X, y))
-            self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+            self.kernel_ = name_structure(self.kernel)
             kernel, seed = ridge_kernel(self, X, Y), as_seed(self.random_state)
             # iid as the bound assumes, not orthogonal as in the other estimators
             orff = ORFF(kernel, self.num_frequencies, num_dims=X.shape[1], random_state=seed)
@@ -197,6 +197,11 @@ class ConstrainedORFF(TableRegressor):
         weights, size = torch.from_numpy(self.coef_), max(CHUNK_ENTRIES // len(self.coef_), 1)
         values = torch.cat([self.features_(part) @ weights for part in X.split(size)])
         return self._flat(values.view(len(X), self.n_outputs_).numpy())
+
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale of the kernel; 1 if it has none."""
+        values = hyperparameters(self.features_.kernel).items()
+        return max((float(v.max()) for name, v in values if name.endswith(LENGTHSCALE)), default=1.0)
 
     def excess_risk_bound(self, delta=0.05, output_bound=None) -> float:
         """Compute the bound of Prop. 7.3 for the cost ½ ‖f(x) − y‖².

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ovkgp.checks import as_numbers, as_seed
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, scale_kernel
+from ovkgp.estimators.common.named_kernels import name_structure, random_features, ridge_kernel, scale_kernel
 from ovkgp.estimators.common.options import (
     NONNEGATIVE,
     POSITIVE,
@@ -199,7 +199,7 @@ class ManifoldRidge(RidgeEstimator):
             V, strength = self._combination(), float(self.lam_manifold / self.lam)
             base = ridge_kernel(self, data.X, data.Y if V is None else np.full((len(data.X), V.shape[1]), np.nan))
             self._kernel = ManifoldKernel(base, data.X, self.manifold_, strength, combination=V).double()
-            self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+            self.kernel_ = name_structure(self.kernel)
             self.scaling_ = make_scaling(data.X.shape[1], data.mean(), fit_intercept=self.fit_intercept)
             self._counts = data.num_rows, data.num_observed
             self.lam_ = float(self.lam)

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from gpytorch.kernels import Kernel
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import PosteriorRegressor
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, ridge_kernel
+from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, name_structure, ridge_kernel
 from ovkgp.estimators.common.options import (
     POSITIVE,
     RANDOM_STATE,
@@ -180,7 +179,7 @@ class ONORMA(PosteriorRegressor):
         """Check the data, and return f = 0 in the space of their kernel."""
         self.check_options()
         X, Y = (table.astype(np.float64) for table in self._enter(X, Y))
-        self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+        self.kernel_ = name_structure(self.kernel)
         self.scaling_ = Scaling.none(X.shape[1], Y.shape[1])
         gp = OperatorValuedGP(ridge_kernel(self, X, Y), mean="zero", noise=1.0)
         gp.observe(X[:1], np.zeros((1, Y.shape[1])))  # raises if the kernel does not support these inputs

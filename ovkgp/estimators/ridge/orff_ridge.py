@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
-from gpytorch.kernels import Kernel
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description
-from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, usable_scale
+from ovkgp.estimators.common.named_kernels import name_structure, random_features, ridge_kernel, usable_scale
 from ovkgp.estimators.common.options import (
     POSITIVE,
     RANDOM_STATE,
@@ -261,7 +260,7 @@ class ORFFRidge(RidgeEstimator):
     def _make_kernel(self, sample: RowSample | Table, mean: np.ndarray) -> None:
         """Set kernel and intercept, from a sample of the rows with an observed entry."""
         self._kernel = ridge_kernel(self, sample.X, sample.Y)
-        self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+        self.kernel_ = name_structure(self.kernel)
         self.scaling_ = make_scaling(sample.X.shape[1], mean, fit_intercept=self.fit_intercept)
 
     def _make_gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:

@@ -6,11 +6,10 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from gpytorch.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL, Description
-from ovkgp.estimators.common.named_kernels import ridge_kernel
+from ovkgp.estimators.common.named_kernels import name_structure, ridge_kernel
 from ovkgp.estimators.common.options import restore_on_error
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.ridge.base import (
@@ -167,7 +166,7 @@ class OVKRidge(RidgeEstimator):
             data = self._check_first_rows(X, y, sample_weight)
             observed = np.isfinite(data.Y).any(1)
             self._kernel = ridge_kernel(self, data.X[observed], data.Y[observed])
-            self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+            self.kernel_ = name_structure(self.kernel)
             self.scaling_ = make_scaling(data.X.shape[1], data.mean(), fit_intercept=self.fit_intercept)
             self._counts = data.num_rows, data.num_observed
             make_gp = partial(make_ridge_gp, self._kernel, metric=self._metric())

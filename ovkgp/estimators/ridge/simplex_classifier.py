@@ -45,7 +45,7 @@ from ovkgp.estimators.common.options import (
 )
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, pluralize
-from ovkgp.estimators.common.validation import as_array, input_table, output_names
+from ovkgp.estimators.common.validation import as_array, input_table, output_names, raise_input_errors
 from ovkgp.estimators.ridge.base import SOLVER_CONSTRAINTS, RidgeEstimator
 from ovkgp.estimators.ridge.calibration import Calibration, calibrate, deal_folds, lone_classes
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
@@ -201,8 +201,10 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         with restore_on_error(self):
             self.check_options()
             self.output_names_ = output_names(y) or ["y"]
-            X, y = check_X_y(input_table(self, X, reset=True), as_array(y), dtype=None, estimator=self)
-            check_classification_targets(y)
+            X = input_table(self, X, reset=True)
+            with raise_input_errors("y"):
+                X, y = check_X_y(X, as_array(y), dtype=None, estimator=self)
+                check_classification_targets(y)
             weight = _row_weights(sample_weight, len(X))
             self.classes_ = np.unique(y[weight > 0])
             if len(self.classes_) < 2:
@@ -331,6 +333,10 @@ class SimplexClassifier(ClassifierMixin, Estimator):
     def predict_log_proba(self, X) -> np.ndarray:
         """Return the logarithm of `predict_proba`, (m, K)."""
         return log_softmax(self._logits(X), axis=1)
+
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale of the ridge regression in original units."""
+        return self.ridge_.largest_lengthscale()
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
         """Predict the class and the probability of each class."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,10 @@ class SearchJournal:
             stored = self._study.user_attrs
             if "seed" not in stored:
                 self._study.set_user_attr("fingerprint", dict(fingerprint))
+                self._study.set_user_attr("checksum", _checksum(dict(fingerprint), seed))
                 self._study.set_user_attr("seed", seed)
                 return
+            self._check_contents(path)
             _check_fingerprint(path, fingerprint, stored.get("fingerprint", {}))
             if is_fixed and seed != stored["seed"]:
                 raise OptionError(
@@ -68,6 +72,18 @@ class SearchJournal:
             self.seed = stored["seed"]
             self.trials = [_from_optuna(trial) for trial in self._study.get_trials(deepcopy=False)]
 
+    def _check_contents(self, path: Path) -> None:
+        """Check the checksums; that of a trial includes that of the one before it."""
+        stored = self._study.user_attrs
+        if stored.get("checksum") != _checksum(stored.get("fingerprint"), stored["seed"]):
+            raise InputError(_describe_damage(path, "its contents do not match its checksum"))
+        before = stored["checksum"]
+        for number, trial in enumerate(self._study.get_trials(deepcopy=False)):
+            before = _checksum(_from_optuna(trial), before)
+            if trial.user_attrs.get("checksum") != before:
+                raise InputError(_describe_damage(path, f"trial {number} does not match its checksum"))
+        self._checksum = before
+
     def add(self, trial: Trial) -> None:
         """Add a trial, and write it to disk before returning."""
         self.trials.append(trial)
@@ -75,15 +91,17 @@ class SearchJournal:
             return
         with silence_optuna() as optuna:
             is_good = math.isfinite(trial.score)
-            self._study.add_trial(
-                optuna.trial.create_trial(
-                    state=optuna.trial.TrialState.COMPLETE if is_good else optuna.trial.TrialState.FAIL,
-                    params=trial.point,
-                    distributions={name: dimension.to_optuna() for name, dimension in self.space.items()},
-                    value=trial.score if is_good else None,
-                    user_attrs={"results": trial.results, "error": trial.error},
-                )
+            new = optuna.trial.create_trial(
+                state=optuna.trial.TrialState.COMPLETE if is_good else optuna.trial.TrialState.FAIL,
+                params=trial.point,
+                distributions={name: dimension.to_optuna() for name, dimension in self.space.items()},
+                value=trial.score if is_good else None,
+                user_attrs={"results": trial.results, "error": trial.error},
             )
+            before = getattr(self, "_checksum", self._study.user_attrs["checksum"])
+            self._checksum = _checksum(_from_optuna(new), before)
+            new.set_user_attr("checksum", self._checksum)
+            self._study.add_trial(new)
 
 
 def _open_study(optuna, path: Path):
@@ -128,6 +146,21 @@ def _check_fingerprint(path: Path, given: Mapping[str, str], stored: Mapping[str
             f"The study {path} belongs to another search (not the same: {', '.join(different)}). Choose another path, or use the "
             "estimator, options and data of the study (for shuffled folds, an integer as random_state of cv)."
         )
+
+
+def _checksum(*contents) -> str:
+    """Return the SHA-256 of values, the same before and after they were stored as JSON."""
+
+    def plain(value):
+        if isinstance(value, Trial):
+            return plain([value.point, value.score, value.results, value.error])
+        if isinstance(value, Mapping):
+            return sorted([str(key), plain(entry)] for key, entry in value.items())
+        if isinstance(value, list | tuple | np.ndarray):
+            return [plain(entry) for entry in value]
+        return repr(float(value)) if isinstance(value, Real) else str(value)
+
+    return hashlib.sha256(json.dumps(plain(contents)).encode()).hexdigest()
 
 
 def _from_optuna(trial) -> Trial:

@@ -43,7 +43,13 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict]:
     version = _check_format(metadata, file)
     if digest(tensors, FORMAT, version, metadata.get("header", "")) != metadata.get("sha256"):
         raise ModelFileError(f"{file} was modified after it was written: its contents do not match its SHA-256.")
-    return {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(metadata["header"])
+    try:
+        header = json.loads(metadata["header"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{file} does not describe a fitted model: {error!r}.") from error
+    if not isinstance(header, dict):
+        raise ModelFileError(f"{file} does not describe a fitted model: its header is a {type(header).__name__}.")
+    return {name: tensor.clone() for name, tensor in tensors.items()}, header
 
 
 def _contiguous(name: str, tensor: Tensor) -> Tensor:
@@ -69,7 +75,7 @@ def _parse(data: bytes, file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors = load(data)
         about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise ModelFileError(f"{file} is not a model file, or is truncated ({error}).") from error
     return tensors, about.get("__metadata__", {})
 

@@ -201,6 +201,10 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator
 
 def _decode(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> BaseEstimator:
     saved, fitted = ESTIMATORS[header["estimator"]], header["fitted"]
+    if unknown := header["options"].keys() - saved.kind._get_param_names():
+        raise ModelFileError(
+            f"The file does not describe a {saved.kind.__name__}, which does not have the options {', '.join(sorted(unknown))}."
+        )
     estimator = saved.kind(**decode_options(header["options"], tensors, kernel))
     for name in (*saved.required, *(name for name in saved.optional if name in fitted)):
         setattr(estimator, name, decode(fitted[name], tensors))

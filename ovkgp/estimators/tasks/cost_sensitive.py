@@ -30,7 +30,7 @@ from ovkgp.estimators.common.task_options import (
     make_measure,
     task_factor,
 )
-from ovkgp.estimators.common.validation import as_array, input_table, output_names
+from ovkgp.estimators.common.validation import as_array, input_table, output_names, raise_input_errors
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.tasks.factors import LEVEL_TOLERANCE, LevelFactor
@@ -240,7 +240,9 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
         with restore_on_error(self):
             self.check_options()
             self.output_names_ = output_names(y) or ["y"]
-            X, y = check_X_y(input_table(self, X, reset=True), as_array(y), dtype=None, estimator=self)
+            X = input_table(self, X, reset=True)
+            with raise_input_errors("y"):
+                X, y = check_X_y(X, as_array(y), dtype=None, estimator=self)
             self.classes_, labels = _two_classes(y)
             self._seed = as_seed(self.random_state)
             vars(self).pop("_replicates", None)
@@ -469,7 +471,8 @@ def compute_rates(positive: np.ndarray, decided: np.ndarray) -> tuple[np.ndarray
 
 def _two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the two labels and the class index (n,) of each row."""
-    check_classification_targets(y)
+    with raise_input_errors("y"):
+        check_classification_targets(y)
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) > 2:
         raise InputError(

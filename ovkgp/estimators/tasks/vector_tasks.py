@@ -103,7 +103,7 @@ class VectorTaskRegressor(TableRegressor):
     -----
     X and tasks are not scaled: for columns of different units use one lengthscale per column or a `StandardScaler`.
 
-    Rows for style transfer come from `single_rows` and `joint_rows` of `ovkgp.datasets.landmarks`, paths through the
+    Rows for style transfer come from `single_rows` and `joint_rows` of `ovkgp.datasets`, paths through the
     space of tasks from its `radial_tasks` and `angular_tasks`. Joint rows repeat each target T times: intervals from
     them are those of a composite likelihood, and too narrow.
 
@@ -117,7 +117,7 @@ class VectorTaskRegressor(TableRegressor):
 
     >>> import ovkgp
     >>> from ovkgp.datasets import make_landmarks
-    >>> from ovkgp.datasets.landmarks import radial_tasks, single_rows
+    >>> from ovkgp.datasets import radial_tasks, single_rows
     >>> faces, emotions, identities, truth = make_landmarks(20, random_state=0)
     >>> X, Y, _ = single_rows(faces, task=0)  # neutral faces, and the same people at all seven emotions
     >>> model = ovkgp.VectorTaskRegressor(tasks=emotions, lam=2e-5).fit(X[:30], Y[:30])
@@ -342,7 +342,7 @@ class VectorTaskRegressor(TableRegressor):
     def _validate_by_task(self, X, y) -> tuple[np.ndarray, np.ndarray]:
         """Check the data; return X (n, d) and Y (n, T, p) in float64."""
         tensor = _as_tensor(y)
-        X, Y = self._enter(X, y if tensor is None else tensor.reshape(len(tensor), -1))
+        X, Y = self._enter(X, y if tensor is None else tensor.reshape(len(tensor), int(np.prod(tensor.shape[1:]))))
         self._is_tensor = tensor is not None
         shape = Y.shape if tensor is None else tensor.shape
         self.tasks_ = check_tasks(self.tasks, shape[1])
@@ -368,7 +368,9 @@ class VectorTaskRegressor(TableRegressor):
     def score(self, X, y, sample_weight=None) -> float:
         """Return R² of the observed entries of each output at each task, averaged over outputs and tasks."""
         tensor = _as_tensor(y)
-        return super().score(X, y if tensor is None else tensor.reshape(len(tensor), -1), sample_weight)
+        return super().score(
+            X, y if tensor is None else tensor.reshape(len(tensor), int(np.prod(tensor.shape[1:]))), sample_weight
+        )
 
 
 def _as_tensor(y) -> np.ndarray | None:

@@ -117,7 +117,7 @@ def warn_residual(residual: float, tolerance: float) -> None:
         )
     warnings.warn(
         f"Conjugate gradients stopped at a relative residual of {residual:.1e}, above the tolerance of "
-        f"{tolerance:.0e}. Increase max_iterations, max_rank or the noise, or use a feature map (ORFF).",
+        f"{tolerance:.0e}. Increase the noise or use a feature map (ORFF).",
         NumericalWarning,
         stacklevel=3,
     )
@@ -198,7 +198,7 @@ def check_residual(residual: Tensor, rhs: Tensor, x: Tensor, method: str, tolera
 def warn_solver_residual(method: str, relative: float, tolerance: float) -> None:
     """Warn that a solver did not reach the tolerance."""
     warnings.warn(
-        f'solver="{method}" stopped at a relative residual of {relative:.1e}, above the tolerance of {tolerance:.0e}. Increase max_iter or the noise (a larger lam), or use solver="closed_form".',
+        f'solver="{method}" stopped at a relative residual of {relative:.1e}, above the tolerance of {tolerance:.0e}. Use solver="closed_form" or a larger lam.',
         FitWarning,
         stacklevel=4,
     )

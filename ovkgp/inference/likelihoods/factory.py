@@ -82,7 +82,7 @@ def make_likelihood(spec: Spec, num_outputs: int) -> Likelihood:
     return PerOutput([make_likelihood(member, 1) for member in spec])
 
 
-def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None) -> None:
+def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None, std: Tensor | None = None) -> None:
     """Register priors for the trained parameters of a likelihood that have none, in place.
 
     Parameters
@@ -90,8 +90,9 @@ def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None) 
     likelihood : Likelihood
         Likelihood to modify.
     Y : Tensor of shape (n, p) or None, default=None
-        Outputs that set the units of the priors, NaN where missing. If None, the outputs are assumed to be
-        standardized.
+        Outputs that set the units of the priors, NaN where missing. If None, `std` is used.
+    std : Tensor of shape (p,) or None, default=None
+        Standard deviations of real outputs. If None and Y is None, the outputs are assumed to be standardized.
 
     Examples
     --------
@@ -103,9 +104,10 @@ def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None) 
     """
     if isinstance(likelihood, PerOutput):
         for j, member in enumerate(likelihood.likelihoods):
-            register_likelihood_priors(member, None if Y is None else Y[:, [j]])
+            columns = (None if values is None else values[..., [j]] for values in (Y, std))
+            register_likelihood_priors(member, *columns)
         return
-    std = torch.ones(1, dtype=torch.float64)
+    std = torch.ones(1, dtype=torch.float64) if std is None else std
     if Y is not None and bool(likelihood.is_real.all()):
         robust = not isinstance(likelihood, Gaussian)
         std = column_std(check_outputs(Y, likelihood.num_outputs), robust).detach().cpu()

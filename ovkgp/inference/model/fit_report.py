@@ -36,6 +36,8 @@ class FitReport:
         Number of rows and of observed entries used. Set by the caller.
     log_evidence : float or None, default=None
         Log evidence without the priors. Set by the caller.
+    active_bounds : tuple of (str, int, str), default=()
+        Parameters that ended at a bound: name, index of the entry, and "lower" or "upper".
 
     Examples
     --------
@@ -60,6 +62,7 @@ class FitReport:
     num_rows: int | None = None
     num_observed: int | None = None
     log_evidence: float | None = None
+    active_bounds: tuple[tuple[str, int, str], ...] = ()
 
     def __post_init__(self):
         self.messages = (self.messages,) if isinstance(self.messages, str) else tuple(self.messages)
@@ -79,6 +82,7 @@ class FitReport:
         )
         if len(self.restarts) > 1:
             lines.append("restarts reached " + ", ".join(f"{value:.6g}" for value in self.restarts))
+        lines += [f"{name}[{index}] is at its {side} bound" for name, index, side in self.active_bounds]
         if self.resumed:
             lines.append("resumed from a checkpoint")
         return "\n".join(lines)

@@ -28,18 +28,20 @@ def to_wide(x: Array, task: Array, y: Array, *, tasks: Sequence | None = None) -
     x : array-like of shape (N, d) or (N,)
         Finite inputs: an array, a tensor or a DataFrame.
     task : array-like of shape (N,)
-        Task of each observation: its column of Y, or one of the labels in `tasks`.
+        Task of each observation: its name, or its column of Y, or one of the labels in `tasks`.
     y : array-like of shape (N,)
         Observed values.
     tasks : sequence, optional
-        Labels of the p columns of Y, in their order. If None, the tasks are 0, 1, …, max(task).
+        Labels of the p columns of Y, in their order. If None, these are the names in `task`, sorted (categories keep their
+        order), or 0, 1, …, max(task) for integers.
 
     Returns
     -------
     X : array of shape (n, d)
-        Inputs in float64: a tensor if x or y is a tensor, else a NumPy array.
+        Inputs in float64: a tensor if x or y is a tensor, a DataFrame with the same columns if x is one, else a NumPy array.
     Y : array of shape (n, p)
-        Outputs, NaN if missing.
+        Outputs, NaN if missing: a DataFrame whose columns are the tasks if these are names and there is no tensor, so that models
+        keep the names; else an array like X.
 
     Raises
     ------
@@ -55,14 +57,15 @@ def to_wide(x: Array, task: Array, y: Array, *, tasks: Sequence | None = None) -
     Examples
     --------
     >>> from ovkgp.inference import to_wide
-    >>> X, Y = to_wide([0.0, 1.0, 0.0], ["wind", "rain", "rain"], [3.0, 5.0, 4.0], tasks=["wind", "rain"])
-    >>> X.tolist(), Y.tolist()
-    ([[0.0], [1.0]], [[3.0, 4.0], [nan, 5.0]])
+    >>> X, Y = to_wide([0.0, 1.0, 0.0], ["wind", "rain", "rain"], [3.0, 5.0, 4.0])
+    >>> X.tolist(), Y.columns.tolist(), Y.to_numpy().tolist()
+    ([[0.0], [1.0]], ['rain', 'wind'], [[4.0, 3.0], [5.0, nan]])
     """
     points, values = _as_table(x, "x"), _as_numbers(y, "y")
     _check_finite(points, "x")
     if values.ndim != 1:
         raise InputError(f"y has shape {values.shape}, expected (N,) with one number per observation.")
+    tasks = _find_names(task) if tasks is None else list(tasks)
     columns, p = _find_columns(task, tasks)
     if not len(points) == len(columns) == len(values):
         raise InputError(
@@ -72,7 +75,9 @@ def to_wide(x: Array, task: Array, y: Array, *, tasks: Sequence | None = None) -
         raise InputError("y must not contain infinity. Drop such observations or set them to NaN.")
     observed = ~np.isnan(values)
     X, Y = _pivot(points[observed], columns[observed], values[observed], p)
-    return _convert_like((X, Y), x, y)
+    if torch.is_tensor(x) or torch.is_tensor(y):
+        return _convert_like((X, Y), x, y)
+    return _add_names(X, getattr(x, "columns", None)), _add_names(Y, tasks)
 
 
 def to_long(X: Array, Y: Array) -> tuple[Array, Array, Array]:
@@ -115,6 +120,27 @@ def to_long(X: Array, Y: Array) -> tuple[Array, Array, Array]:
         raise InputError("Y must not contain infinity. Mark missing outputs by NaN.")
     rows, columns = np.nonzero(~np.isnan(values))
     return _convert_like((points[rows], columns.astype(np.int64), values[rows, columns]), X, Y)
+
+
+def _find_names(task) -> list | None:
+    """Return the distinct names in `task`, sorted or in the order of its categories; None if it does not contain text."""
+    if (categories := getattr(getattr(task, "dtype", None), "categories", None)) is not None:
+        return list(categories) if all(isinstance(name, str) for name in categories) else None
+    if torch.is_tensor(task):
+        return None
+    found = np.asarray(task, dtype=object)
+    if found.ndim != 1 or not len(found) or not all(isinstance(name, str) for name in found):
+        return None
+    return sorted(set(found.tolist()))
+
+
+def _add_names(table: np.ndarray, names):
+    """Return a DataFrame if all columns have text as names, else the array."""
+    import pandas as pd
+
+    if names is None or not all(isinstance(name, str) for name in names):
+        return table
+    return pd.DataFrame(table, columns=list(names))
 
 
 def _pivot(points: np.ndarray, columns: np.ndarray, values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:

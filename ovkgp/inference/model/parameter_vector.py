@@ -22,6 +22,8 @@ MIN_DISTANCE, MAX_DISTANCE = 1e-30, 1e30  # bounds of θ − l if none are given
 RELATIVE_MARGIN = 1e-10
 """Minimum distance of a variable to the end of its constraint, relative to l or to the length of the interval."""
 
+BOUND_TOLERANCE = 1e-9  # distance of a variable to an active bound, relative to the bound
+
 WRAPPERS = {"base_kernel", "output_module", "kernels"}
 """Attribute names that describe how a kernel is built and are omitted from the names of its hyperparameters."""
 
@@ -39,11 +41,19 @@ class _Entry:
     constraint: Interval | None
     scale: Tensor
     span: slice
+    distances: tuple[float, float] = (MIN_DISTANCE, MAX_DISTANCE)
 
     def __post_init__(self):
         ends = () if self.constraint is None else self.constraint
         self.is_log = [bool(torch.isfinite(end).all()) for end in ends] == [True, False]  # onto (l, ∞)
         self.lower = self.constraint.lower_bound.to(torch.float64).expand(self.parameter.shape) if self.is_log else None
+
+    def widen(self, low: Tensor, high: Tensor) -> None:
+        """Allow all values between bounds, in double precision: those of data in extreme units may be out of the default range."""
+        if self.is_log and self.parameter.dtype == torch.float64:
+            ends = (low - self.lower)[low > self.lower], (high - self.lower)[high < torch.inf]
+            smallest, largest = (end if len(end) else torch.ones(1) for end in ends)
+            self.distances = min(MIN_DISTANCE, float(smallest.min())), max(MAX_DISTANCE, float(largest.max()))
 
     def value(self) -> Tensor:
         raw = self.parameter.detach().to(torch.float64)
@@ -52,8 +62,8 @@ class _Entry:
     def variable(self, value: Tensor) -> Tensor:
         """Convert a constrained value to u; an end of the constraint is moved inside by `RELATIVE_MARGIN`."""
         if self.is_log:
-            floor = (RELATIVE_MARGIN * self.lower.abs()).clamp_min(MIN_DISTANCE)
-            return torch.maximum(value - self.lower, floor).clamp_max(MAX_DISTANCE).log()
+            floor = (RELATIVE_MARGIN * self.lower.abs()).clamp_min(self.distances[0])
+            return torch.maximum(value - self.lower, floor).clamp_max(self.distances[1]).log()
         if self.constraint is None:
             return value / self.scale
         low, high = (bound.to(torch.float64) for bound in self.constraint)
@@ -158,6 +168,14 @@ class ParameterVector:
             variable = vector[entry.span].reshape(entry.parameter.shape).to(entry.parameter.device)
             entry.parameter.copy_(entry.raw(variable))
 
+    def active_bounds(self) -> tuple[tuple[str, int, str], ...]:
+        """Return name, index and side of the entries whose variables are at a bound."""
+        names = [(entry.name, i) for entry in self.entries for i in range(entry.parameter.numel())]
+        names = [name for name, kept in zip(names, self.kept, strict=True) if kept]
+        distance = np.abs(self.get()[:, None] - self.bounds)
+        is_active = np.isfinite(distance) & (distance <= BOUND_TOLERANCE * (1 + np.abs(self.bounds)))
+        return tuple((*names[row], ("lower", "upper")[side]) for row, side in np.argwhere(is_active))
+
     def gradient(self) -> np.ndarray:
         """Return the gradient in the variables, from the `.grad` of the parameters; zero if there is none."""
         return self._join([_variable_gradient(entry).reshape(-1).cpu().numpy() for entry in self.entries])
@@ -234,6 +252,7 @@ def _variable_bounds(entry: _Entry, bounds: Bounds | None) -> np.ndarray:
         minimum, maximum = entry.constraint
         if bool((low >= maximum).any() or (high <= minimum).any()):
             raise OptionError(f"bounds of {entry.name} must overlap its constraint {entry.constraint}, got {bounds}.")
+    entry.widen(low, high)
     return torch.stack([entry.variable(end).reshape(-1) for end in (low, high)], -1).cpu().numpy()
 
 
@@ -273,6 +292,16 @@ def hyperparameters(kernel: Kernel) -> dict[str, Tensor]:
                 value = parameter.detach() if constraint is None else constraint.transform(parameter)
                 _add_value(found, kernel, owner, last.removeprefix("raw_"), value.clone())
     return found
+
+
+def parameter_name(kernel: Kernel, path: str) -> str:
+    """Return the name in `hyperparameters` of the parameter at a path; the matrix, for a parameter inside an output matrix."""
+    owner, _, last = path.rpartition(".")
+    matrices = (step for step, part in kernel.named_modules() if isinstance(part, OutputMatrix))
+    for matrix in matrices:
+        if owner == matrix or owner.startswith(f"{matrix}."):
+            owner, last = matrix, "output_matrix"
+    return ".".join([*_term_names(kernel, owner), last.removeprefix("raw_")])
 
 
 def _add_value(found: dict[str, Tensor], kernel: Kernel, path: str, last: str, value: Tensor) -> None:

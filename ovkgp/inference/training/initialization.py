@@ -44,6 +44,7 @@ from ovkgp.inference.training.priors import (
     get_variances,
     log_normal,
     normal,
+    parameters_with_given_prior,
     set_variances,
     uniform,
 )
@@ -109,7 +110,7 @@ def initialize(gp, data: Observations) -> Initialization:
 def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dict[int, Bounds], dict[str, Tensor]]:
     """Set the hyperparameters of a model from its data; return bounds by the identity of the parameter, and scales.
 
-    Those of the kernel are set only if `kernel` is True.
+    Those of the kernel are set only if `kernel` is True. A parameter with a prior of the user's has no bounds, which could cut it.
     """
     latent = latent_values(gp, data)
     gp.mean.initialize_from_data(data.X, latent)
@@ -125,7 +126,8 @@ def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dic
         scale = variances.mean() if gp.noise_model.kind == "shared" else variances
         ends = tuple(0.5 * (math.log(end) + scale.log()) for end in RELATIVE_NOISE_BOUNDS)
         bounds[id(gp.noise_model.log_scale)] = ends
-    return bounds, _scales(gp, data, variances.sqrt())
+    given = parameters_with_given_prior(gp)
+    return {key: ends for key, ends in bounds.items() if key not in given}, _scales(gp, data, variances.sqrt())
 
 
 def _initialize_kernel(kernel: Kernel, X: Tensor, covariance: Tensor, of_residuals: Tensor) -> dict[int, Bounds]:
@@ -244,13 +246,14 @@ def register_data_priors(gp, X, Y) -> None:
             _register_remaining_priors(part, registry)
 
 
-def register_default_priors(kernel: Kernel, num_dims: int) -> None:
-    """Register priors for standardized data on every trained parameter inside a kernel that has none, in place.
+def register_default_priors(kernel: Kernel, num_dims: int, units: Units | None = None) -> None:
+    """Register priors on every trained parameter inside a kernel that has none, in place.
 
-    A matrix prior on a whole `FreeMatrix` is kept. The outputscale of a curl- or divergence-free kernel, whose variance
+    `units` are those of the data; if None, inputs and outputs are standardized. A matrix prior on a whole `FreeMatrix` is kept. The outputscale of a curl- or divergence-free kernel, whose variance
     is outputscale / ℓ², has the prior of a unit variance times ℓ².
     """
-    _register_kernel_priors(kernel_parameters(kernel, Units.standard(num_dims)), PriorRegistry(kernel))
+    units = Units.standard(num_dims) if units is None else units
+    _register_kernel_priors(kernel_parameters(kernel, units), PriorRegistry(kernel))
 
 
 def register_noise_prior(noise: OutputNoise, deviations: Tensor | None = None) -> None:

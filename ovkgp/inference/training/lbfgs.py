@@ -185,7 +185,7 @@ class LBFGSRun:
         elif reason == "limit":
             self.messages = (
                 f"stopped after {self.iterations} iterations without converging",
-                "the best parameters so far are kept. Increase `max_iter` in `fit` of the model",
+                "the best parameters so far are kept. Use fewer hyperparameters (a smaller rank, one lengthscale), or max_iter of OperatorValuedGP.fit",
             )
         else:
             self.messages = (

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters
+from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters, parameter_name
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, make_surrogate_data
 from ovkgp.inference.training.free_parameters import (
     PROBE_STEP,
@@ -329,6 +329,20 @@ def named_values(gp) -> dict[str, np.ndarray]:
             value = parameter if constraint is None else constraint.transform(parameter)
             values[name.replace("raw_", "")] = value.detach().cpu().numpy().copy()
     return values
+
+
+def short_name(gp, path: str) -> str:
+    """Return the name in `named_values` of the parameter at a path; the matrix, for a parameter inside an output matrix."""
+    part, _, rest = path.partition(".")
+    if part == "kernel":
+        return parameter_name(gp.kernel, rest)
+    owner, _, last = rest.rpartition(".")
+    last = "noise" if owner.endswith("noise_model") or part == "noise_model" else last.removeprefix("raw_")
+    if part == "mean":
+        return "mean" if last == "constant" else f"mean.{last}"
+    if owner.startswith("likelihoods."):  # one per output
+        return f"{last}_{owner.split('.')[1]}"
+    return last if part in ("likelihood", "noise_model") else path.replace("raw_", "")
 
 
 def _parameters_with_prior(gp) -> set[int]:

@@ -253,6 +253,7 @@ class _Training:
             seconds=time.monotonic() - self.began,
             restarts=tuple(result["objective"] for result in finished),
             history=tuple(progress.history),
+            active_bounds=self.vector.active_bounds(),
         )
 
     def failure(self, x: np.ndarray) -> FactorizationError:

@@ -171,8 +171,14 @@ def move_prior(prior: Prior, device: torch.device) -> None:
             setattr(prior, name, buffer.to(device))
 
 
+def parameters_with_given_prior(module: Module) -> set[int]:
+    """Return the identities of the parameters with a prior that was not registered by default."""
+    given = (site for site in prior_sites(module) if not getattr(site.prior, "is_default", False))
+    return {id(parameter) for site in given for parameter in site.parameters.values()}
+
+
 class PriorRegistry:
-    """Registers priors on the trained parameters of a module that have none, in place."""
+    """Registers default priors on the trained parameters of a module that have none, in place."""
 
     def __init__(self, module: Module):
         self._with_prior = {id(one) for site in prior_sites(module) for one in site.parameters.values()}
@@ -191,12 +197,14 @@ class PriorRegistry:
         parts = (module.log_scale, module.lower)
         if any(part.requires_grad for part in parts) and not any(id(part) in self._with_prior for part in parts):
             self._with_prior.update(map(id, parts))
+            prior.is_default = True
             register_covariance_prior(module, prior, _unused_name(module, "covariance_prior"))
 
     def add_with_closures(self, module: Module, name: str, parameter: Tensor, prior: Prior, read, write) -> None:
         """Register a prior on a function of one parameter, if it has none."""
         if self.needs_prior(parameter):
             self._with_prior.add(id(parameter))
+            prior.is_default = True
             module.register_prior(_unused_name(module, name), prior, read, write)
 
 
@@ -232,7 +240,9 @@ def output_prior(prior: Prior, index: int) -> Prior:
     if not isinstance(prior, (LogNormalPrior, NormalPrior)) or prior._transform is not None:
         return prior
     loc, scale = (number if number.dim() == 0 else number[..., index] for number in (prior.loc, prior.scale))
-    return type(prior)(loc.clone(), scale.clone(), validate_args=False)
+    found = type(prior)(loc.clone(), scale.clone(), validate_args=False)
+    found.is_default = getattr(prior, "is_default", False)
+    return found
 
 
 def _as_float64(*numbers: float | Tensor) -> tuple[Tensor, ...]:

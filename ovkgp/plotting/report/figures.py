@@ -25,6 +25,7 @@ from ovkgp.plotting.report import class_figures
 from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds, describe_hold_out
 from ovkgp.plotting.report.fit_warnings import compute_input_sensitivity
 from ovkgp.plotting.report.sections import ReportFigure
+from ovkgp.plotting.slices import PROBABILITY_KINDS, get_output_kinds
 
 FILE_DPI, PAGE_DPI = 110, 80  # pixels per inch of the file, and CSS pixels per inch on the page
 NUM_COLORS = 256
@@ -140,7 +141,7 @@ def _make_field_figures(estimator, rows: Rows | None, scalars: tuple[str, ...]) 
 def _make_prediction_figure(estimator, rows: Rows | None) -> ReportFigure:
     along = find_most_relevant_input(estimator, rows)
     name, outputs = estimator.input_labels()[along], quote_names(estimator.output_labels()[:MAX_PANELS])
-    caption = "Predicted mean (line), 90 % interval of new observations (band) and data (dots)."
+    caption = f"Predicted mean (line), 90 % interval of new observations (band) and {_describe_dots(estimator)} (dots)."
     return render_panels(
         plotting.plot_prediction,
         estimator,
@@ -158,7 +159,7 @@ def _make_quantile_figure(estimator, rows: Rows | None) -> ReportFigure:
     return render_plot(
         partial(plotting.plot_quantiles, estimator, *_get_plot_data(rows), along=along, **levels),
         f"Quantile curves along '{name}' as a fan chart, with the observations as dots.",
-        f"Quantiles of a new observation, darker towards the median. {_describe_slice(estimator, name)}",
+        f"Quantiles of a new observation, darker towards the median, and {_describe_dots(estimator)} (dots). {_describe_slice(estimator, name)}".strip(),
     )
 
 
@@ -225,6 +226,19 @@ def _describe_slice(estimator, name: str) -> str:
     if estimator.n_features_in_ == 1:
         return ""
     return f"Along '{name}', where predictions change most; the other inputs are at their medians."
+
+
+def _describe_dots(estimator) -> str:
+    """Describe the dots over a slice: observations, or partial residuals if other inputs vary."""
+    if estimator.n_features_in_ == 1:
+        return "data"
+    kinds = ["real"] if estimator.kind == "target" else get_output_kinds(estimator, estimator.n_outputs_)
+    is_class = [kind in PROBABILITY_KINDS for kind in kinds]
+    near = "the data nearest to the slice"
+    if all(is_class):
+        return near
+    residuals = "partial residuals: observation − prediction at its inputs + prediction on the slice"
+    return f"{residuals}; for labels, {near}" if any(is_class) else residuals
 
 
 def _get_plot_data(rows: Rows | None) -> tuple:

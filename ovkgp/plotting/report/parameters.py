@@ -10,7 +10,7 @@ import numpy as np
 
 from ovkgp.estimators.common.descriptions import describe_training_goal
 from ovkgp.estimators.common.formatting import format_number
-from ovkgp.estimators.common.scaling import units_of, values_in_units
+from ovkgp.estimators.common.scaling import values_in_units
 from ovkgp.estimators.common.summary import (
     MAX_CORRELATED_OUTPUTS,
     ColumnNames,
@@ -45,14 +45,11 @@ def make_parameter_table(estimator) -> ParameterTable:
 
 
 def _make_table(estimator, sentence: str, rows: list[Parameter], value_name="value", notes=()) -> ParameterTable:
-    units = units_of(estimator) if estimator.has_trained_hyperparameters else "original units"
-    if units != "original units":
-        notes = ("Noise and mean are in original units.", *notes)
     if estimator.has_trained_hyperparameters and estimator.n_outputs_ > MAX_CORRELATED_OUTPUTS:
         notes = (*notes, "Correlations between outputs are shown only in the figure of the fit.")
     if len(rows) > MAX_ROWS:
         notes = (*notes, f"The table shows the first {MAX_ROWS} of {len(rows)} values.")
-    return ParameterTable(sentence, tuple(rows[:MAX_ROWS]), value_name, units, notes)
+    return ParameterTable(sentence, tuple(rows[:MAX_ROWS]), value_name, "original units", notes)
 
 
 def _make_table_of_draws(estimator, group) -> ParameterTable:

@@ -5,6 +5,7 @@ The objective a Σ_ij w_ij (y_ij − f(x_i)_j)² + b ‖f‖² is minimized dens
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from gpytorch.kernels import RBFKernel
 from linear_operator import to_dense
@@ -230,3 +231,49 @@ def test_names_of_a_registry_may_change():
     assert not rule.is_satisfied_by("b")
     names.append("b")
     assert rule.is_satisfied_by("b") and str(rule) == "one of 'a', 'b'"
+
+
+EVERY = [ovkgp.GPRegressor, ovkgp.OVKRidge, ovkgp.ORFFRidge, ovkgp.InfiniteQuantileRegressor, ovkgp.SimplexClassifier]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_unknown_options_are_reported_with_the_closest_name(kind):
+    with pytest.raises(OptionError, match=rf"'kernal' is not an option of {kind.__name__} \(did you mean 'kernel'\?\)"):
+        kind(kernal="rbf")
+    with pytest.raises(OptionError, match=r"'lenghtscale' is not an option|'kernal' is not an option"):
+        kind().set_params(kernal="rbf")
+    assert kind().set_params(kernel="rbf").kernel == "rbf"
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_kernels_of_sklearn_are_rejected_with_their_name_in_gpytorch(kind):
+    from sklearn.gaussian_process.kernels import RBF, Matern, RationalQuadratic
+
+    for kernel, name in ((RBF(), "RBFKernel"), (Matern(nu=2.5), "MaternKernel"), (RationalQuadratic(), "RQKernel")):
+        with pytest.raises(OptionError, match=f"scikit-learn are not supported. Use gpytorch.kernels.{name}"):
+            kind(kernel=kernel).fit(np.arange(6.0)[:, None], np.arange(6) % 2)
+
+
+@pytest.mark.parametrize("kind", EVERY[:3])
+def test_icm_is_decomposable(kind):
+    X = np.linspace(0, 3, 12)[:, None]
+    Y, options = np.hstack([np.sin(X), np.cos(X)]), {"random_state": 0} if kind is not ovkgp.OVKRidge else {}
+    alias, model = (kind(kernel=name, **options).fit(X, Y) for name in ("icm", "decomposable"))
+    np.testing.assert_array_equal(alias.predict(X), model.predict(X))
+    assert alias.kernel == "icm" and alias.kernel_ == "decomposable"
+
+
+@pytest.mark.parametrize("kind", EVERY[:3])
+def test_kernels_with_other_numbers_of_outputs_are_rejected_with_a_remedy(kind):
+    X, Y = np.arange(6.0)[:, None], np.ones((6, 2))
+    with pytest.raises(InputError, match=r"Wrap it: DecomposableKernel\(kernel, num_outputs=2\)"):
+        kind(kernel=RBFKernel()).fit(X, Y)
+    with pytest.raises(InputError, match=r"got 3 outputs and 2 columns of Y. Pass one with num_outputs=2"):
+        kind(kernel=DecomposableKernel(RBFKernel(), num_outputs=3)).fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_sparse_inputs_are_rejected_with_a_remedy(kind):
+    for X, fix in ((scipy.sparse.csr_array(np.eye(6)), "toarray"), (torch.eye(6).to_sparse(), "to_dense")):
+        with pytest.raises(InputError, match=rf"X must be dense, got a sparse .*Pass X.{fix}\(\)"):
+            kind().fit(X, np.arange(6) % 2)

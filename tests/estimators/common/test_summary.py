@@ -6,6 +6,8 @@ import pytest
 from gpytorch.kernels import RBFKernel
 
 import ovkgp
+from ovkgp.criticism import coverage
+from ovkgp.estimators.common import summary as summary_module
 from ovkgp.estimators.common.summary import (
     MAX_CORRELATED_OUTPUTS,
     MAX_SUMMARY_ROWS,
@@ -381,11 +383,15 @@ def test_summary_describes_data_evidence_and_hyperparameters():
     model = fitted(kernel="independent", noise=[0.01, 1.0])
     text = model.summary()
     assert isinstance(text, Summary) and repr(text) == str(text)
-    title, data, evidence, header, *rows = text.splitlines()
+    title, data, evidence, held_out, header, *rows = text.splitlines()
     assert title == "GPRegressor: independent kernel, exact inference"
     assert data == "  data           2 inputs, 2 outputs, 24 observed entries (12 per output)"
     total = model.log_evidence_
     assert evidence == f"  log evidence   {total:.4g} ({total / 24:.4g} per observed entry)"
+    found = model.leave_one_out_entries()
+    explained = 1 - ((found.Y - found.mean) ** 2).sum(0) / ((found.Y - found.Y.mean(0)) ** 2).sum(0)
+    assert held_out.startswith(f"  held-out       R² {explained[0]:.2g} (u), {explained[1]:.2g} (v); ")
+    assert f"{100 * coverage(model, levels=[0.9]).overall[0]:.0f} % inside of their 90 % intervals" in held_out
     assert header == "  hyperparameters (original units)"
     assert rows == [f"    {line}" for line in format_hyperparameters(hyperparameter_table(model))]
 
@@ -450,3 +456,8 @@ def test_summary_of_unnamed_columns_numbers_inputs_and_shortens_outputs():
     X = np.random.default_rng(0).normal(size=(20, 2))
     text = str(ovkgp.VectorTaskRegressor().fit(X, X @ np.ones((2, 40))).summary())
     assert "\ninputs     0, 1\n" in text and "y11, … (40 in total)\n" in text and "\nmissing    0" in text
+
+
+def test_summary_omits_expensive_held_out_rows(monkeypatch):
+    monkeypatch.setattr(summary_module, "MAX_SUMMARY_COST", 1.0)
+    assert "held-out" not in fitted(kernel="independent", noise=[0.01, 1.0]).summary()

@@ -262,6 +262,9 @@ def test_distribution_has_the_predicted_quantiles(fitted, sine):
     )
     inside = distribution.cdf(torch.from_numpy(fitted.predict(sine.X[:5], LEVELS)))
     np.testing.assert_allclose(inside, np.broadcast_to(LEVELS, (5, 5)), atol=1e-8)
+    arrays = [inside, distribution.mean, distribution.std, distribution.quantile(LEVELS), distribution.density([0.0])]
+    arrays += [distribution.sample(3, random_state=0), distribution.levels, distribution.quantiles]
+    assert all(type(array) is np.ndarray for array in arrays) and len(distribution) == 5
 
 
 @pytest.mark.parametrize("level", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])

@@ -649,12 +649,14 @@ def test_sampled_regressor_can_be_pickled_copied_and_cloned(fitted):
     assert clone(fitted).sampling == MIXTURE_SAMPLING
 
 
-def test_summary_of_a_kernel_object_is_in_standardized_units(perturbed_draws):
+def test_summary_of_sampled_kernel_object_is_in_original_units(perturbed_draws):
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1)
     X, Y = small_table()
     fitted = sampled_model(kernel=kernel, sampling=None).fit(X, Y)
     assert_equals_mixture(fitted, X, Y, max_draws=MIXTURE_DRAWS)
-    assert "standardized units" in fitted.summary()
+    assert "hyperparameters (original units)" in fitted.summary()
+    found = fitted.to_arviz()["posterior"]["output_matrix"].values.mean((0, 1))
+    assert 0.05 < found[1, 1] / Y[:, 1].var() < 20
 
 
 def test_summary_lists_posterior_means_and_diagnostics(fitted):

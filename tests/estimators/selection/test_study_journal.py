@@ -168,3 +168,16 @@ def test_journal_error_names_all_changed_aspects(tmp_path):
     SearchJournal(tmp_path / "s", SPACE, {"data": "one", "folds": "two", "scoring": "r2"}, 0)
     with pytest.raises(OptionError, match=r": data, folds\)"):
         SearchJournal(tmp_path / "s", SPACE, {"data": "1", "folds": "2", "scoring": "r2"}, 0)
+
+
+def test_journal_rejects_changed_contents(tmp_path):
+    path = tmp_path / "s"
+    for score in (0.25, 0.5, 0.75):
+        journal(path).add(Trial({"a": 0.2, "b": 1, "c": 0}, score))
+    assert [trial.score for trial in journal(path).trials] == [0.25, 0.5, 0.75]
+    content = path.read_bytes()
+    (second,) = [line for line in content.split(b"\n") if b"0.5" in line]
+    for changed in (content.replace(b"0.5", b"0.9"), content.replace(second + b"\n", b"")):
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match="trial 1 does not match its checksum"):
+            journal(path)

@@ -14,8 +14,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from ovkgp.estimators.storage.file import FORMAT_VERSION, read_model, write_model
+from ovkgp.estimators.storage.file import FORMAT, FORMAT_VERSION, read_model, write_model
 from ovkgp.exceptions import InputError, ModelFileError
+from ovkgp.files import digest
 
 HEADER = {"estimator": "GPRegressor", "params": {"noise": 0.1, "rank": None, "names": ["Größe", "b"]}, "n": 3}
 TENSORS = {
@@ -296,3 +297,15 @@ def test_killed_process_leaves_complete_file(path):
         writer.communicate()
         tensors, header = read_model(path)
         assert torch.equal(tensors["a"], torch.full((50_000,), float(header["n"])))
+
+
+@pytest.mark.parametrize("header", [None, "[" * 100_000, "[]", "not json", '{"a": ' * 100_000])
+def test_read_model_rejects_invalid_headers_with_a_right_checksum(path, header):
+    stored = {"x": torch.zeros(2)}
+    metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION)} | (
+        {} if header is None else {"header": header}
+    )
+    metadata["sha256"] = digest(stored, FORMAT, FORMAT_VERSION, header or "")
+    path.write_bytes(safetensors.torch.save(stored, metadata))
+    with pytest.raises(ModelFileError, match="does not describe a fitted model"):
+        read_model(path)

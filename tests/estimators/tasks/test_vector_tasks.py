@@ -12,8 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.datasets import make_landmarks
-from ovkgp.datasets.landmarks import angular_tasks, joint_rows, radial_tasks, single_rows
+from ovkgp.datasets import angular_tasks, joint_rows, make_landmarks, radial_tasks, single_rows
 from ovkgp.exceptions import InputError, ModelFileError, OptionError
 from ovkgp.inference.tasks.factors import KernelFactor
 from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior, make_pairs

@@ -285,9 +285,9 @@ def test_iterative_solver_keeps_no_graph():
 
 def test_iterative_solver_warns_after_too_few_iterations():
     args = problem(level=1e-3)
-    with pytest.warns(NumericalWarning, match="max_iterations"):
+    with pytest.warns(NumericalWarning, match="feature map"):
         IterativeSolver(*args, max_rank=4, max_iterations=5)
-    with pytest.warns(NumericalWarning, match="max_iterations"):
+    with pytest.warns(NumericalWarning, match="feature map"):
         iterative_log_density(*args, max_rank=4, max_iterations=5)
 
 

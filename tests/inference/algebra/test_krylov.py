@@ -36,7 +36,7 @@ def test_minimize_quadratic_reaches_solution(method, scale):
 @pytest.mark.parametrize("method", ["cg", "lbfgs"])
 def test_minimize_quadratic_warns_after_too_few_iterations(method):
     quadratic, b, _ = problem()
-    with pytest.warns(FitWarning, match=rf'solver="{method}" stopped.* max_iter'):
+    with pytest.warns(FitWarning, match=rf'solver="{method}" stopped.*closed_form'):
         minimize_quadratic(quadratic, b[:, None, None], method, 1e-11, 3)
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ovkgp
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.long_format import to_long, to_wide
 
@@ -138,10 +139,25 @@ def test_long_format_converts_tensors_to_tensors():
     assert torch.is_tensor(to_long([[0.0]], torch.ones(1, 1))[0])
 
 
-def test_long_format_converts_data_frames_to_arrays():
-    frame = pd.DataFrame({"a": [1, 1], "b": [0.5, 0.5], "task": ["u", "v"], "y": [1.0, 2.0]})
-    X, Y = to_wide(frame[["a", "b"]], frame["task"], frame["y"], tasks=["u", "v"])
-    assert type(X) is np.ndarray and (X.tolist(), Y.tolist()) == ([[1.0, 0.5]], [[1.0, 2.0]])
+def test_to_wide_keeps_names_of_columns_and_tasks():
+    frame = pd.DataFrame({"a": [1, 1], "b": [0.5, 0.5], "task": ["v", "u"], "y": [2.0, 1.0]})
+    for tasks in (None, ["u", "v"]):
+        X, Y = to_wide(frame[["a", "b"]], frame["task"], frame["y"], tasks=tasks)
+        pd.testing.assert_frame_equal(X, pd.DataFrame({"a": [1.0], "b": [0.5]}))
+        pd.testing.assert_frame_equal(Y, pd.DataFrame({"u": [1.0], "v": [2.0]}))
+    ordered = pd.Categorical(frame["task"], categories=["v", "w", "u"])
+    for categories in (ordered, pd.Series(ordered)):
+        assert to_wide(frame[["a"]], categories, frame["y"])[1].columns.tolist() == ["v", "w", "u"]
+    for strings in (["v", "u"], np.array(["v", "u"]), np.array(["v", "u"], dtype=object)):
+        X, Y = to_wide([0.0, 0.0], strings, [2.0, 1.0])
+        assert type(X) is np.ndarray and Y.columns.tolist() == ["u", "v"] and Y.to_numpy().tolist() == [[1.0, 2.0]]
+    assert torch.is_tensor(to_wide(torch.zeros(2, 1), ["v", "u"], torch.ones(2))[1])
+    model = ovkgp.OVKRidge().fit(*to_wide([0.0, 0.0, 1.0], ["v", "u", "v"], [2.0, 1.0, 0.0]))
+    assert model.output_names_ == ["u", "v"]
+
+
+def test_to_long_converts_data_frames_to_arrays():
+    frame = pd.DataFrame({"a": [1, 1], "b": [0.5, 0.5], "y": [1.0, 2.0]})
     x, _, y = to_long(frame[["a", "b"]], frame[["y"]])
     assert type(x) is np.ndarray and y.tolist() == [1.0, 2.0]
 
@@ -164,7 +180,7 @@ def test_long_format_leaves_inputs_unchanged():
         (([0.0], [0], [np.inf]), "y must not contain infinity"),
         (([0.0], [-1], [1.0]), "from 0 on"),
         (([0.0], [0.5], [1.0]), "task must be"),
-        (([0.0], ["wind"], [1.0]), r"list them: tasks="),
+        (([0.0, 1.0], ["wind", 3], [1.0, 2.0]), r"list them: tasks="),
         (([0.0], [np.nan], [1.0]), "task must be"),
         (([0.0], [[0, 1]], [1.0]), "task must be"),
         (([0.0], 0, [1.0]), "task must be"),

@@ -6,6 +6,7 @@ import arviz as az
 import numpy as np
 import pytest
 from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.priors import GammaPrior
 
 import ovkgp
 from ovkgp.plotting.report import parameters
@@ -41,11 +42,15 @@ def test_table_of_small_model_has_laplace_intervals(coupled):
     assert all(row.low <= row.value <= row.high and row.sd > 0 for row in known)
 
 
-def test_table_of_kernel_object_mentions_no_priors():
+def test_table_of_kernel_object_mentions_priors():
     X = np.linspace(0, 9, 10)[:, None]
-    kernel = ovkgp.kernels.DecomposableKernel(ScaleKernel(RBFKernel()), num_outputs=1)
-    model = ovkgp.GPRegressor(kernel, noise=0.01, random_state=0).fit(X, np.sin(X))
-    assert "the largest evidence; predictions" in make_parameter_table(model).sentence
+    for prior, text in (
+        (None, "evidence under weak priors;"),
+        (GammaPrior(2.0, 1.0), "under the given and weak priors;"),
+    ):
+        kernel = ScaleKernel(RBFKernel(), outputscale_prior=prior)
+        model = ovkgp.GPRegressor(kernel, noise=0.01, random_state=0).fit(X, np.sin(X))
+        assert text in make_parameter_table(model).sentence
 
 
 def test_table_without_stored_rows_has_no_intervals(features):
@@ -70,11 +75,11 @@ def test_table_shows_fixed_noise():
     assert rows_of(model)["noise std", "y1", ""].value == pytest.approx(0.5)
 
 
-def test_table_of_kernel_object_is_in_standardized_units():
+def test_table_of_kernel_object_is_in_original_units():
     X = np.linspace(0, 9, 10)[:, None]
     kernel = ovkgp.kernels.DecomposableKernel(ScaleKernel(RBFKernel()), num_outputs=2)
     table = make_parameter_table(ovkgp.GPRegressor(kernel, random_state=0).fit(X, 10 * np.hstack([X, np.sin(X)])))
-    assert "standardized" in table.units and "original units" in table.notes[0]
+    assert table.units == "original units"
 
 
 def test_table_is_truncated(features, monkeypatch):

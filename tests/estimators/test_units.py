@@ -1,0 +1,236 @@
+"""Units: regressors are equivariant under X → cX + d and Y → aY + b, and all that they report is in original units."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
+from gpytorch.priors import GammaPrior, LogNormalPrior
+
+import ovkgp
+from ovkgp import GPRegressor, InfiniteQuantileRegressor, ORFFRidge, OVKRidge
+from ovkgp.exceptions import FitWarning
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.training.initialization import initialize
+from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, IndependentKernel
+
+NEW = np.linspace(0.3, 9.7, 7)[:, None]
+TIGHT, TRAINED = 1e-6, 3e-3
+"""Tolerances relative to the scale of the outputs: of closed forms and of hyperparameters trained in standardized units, and of
+training to a relative tolerance of 1e-5 in original units."""
+
+
+def curve(n=80, p=1, seed=0):
+    """Return y = 100 (2 sin x + 5 + noise); further outputs are shifted."""
+    rng = np.random.default_rng(seed)
+    X = np.sort(rng.uniform(0, 10, n))[:, None]
+    return X, 100 * (2 * np.sin(X + np.arange(p)) + 5 + 0.14 * rng.normal(size=(n, p)))
+
+
+def field(n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 2))
+    return X, np.stack([-np.sin(X[:, 1]), np.sin(X[:, 0])], 1) + 0.05 * rng.normal(size=(n, 2))
+
+
+def values(model):
+    return {row[:3]: float(row.draws.mean()) for row in model.list_parameters()}
+
+
+def fit(model, X, Y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        return model.fit(X, Y)
+
+
+def assert_equivariant(make, X, Y, new, tolerance, *, a=1e3, b=-50.0, c=1e-2, d=3.0):
+    """Check means, standard deviations, intervals, distribution functions and log evidence."""
+    one, other = fit(make(), X, Y), fit(make(), c * X + d, a * Y + b)
+    scale, moved = np.std(Y), c * new + d
+    found = [(one.predict(new), (other.predict(moved) - b) / a)]
+    if hasattr(one, "predict_interval"):
+        ends = zip(one.predict_interval(new, 0.8), other.predict_interval(moved, 0.8), strict=True)
+        found += [(mine, (yours - b) / a) for mine, yours in ends]
+    if isinstance(one, GPRegressor):
+        found.append((one.predict(new, return_std=True)[1], other.predict(moved, return_std=True)[1] / a))
+        levels = np.reshape(one.predict(new) + 0.1 * scale, (len(new), -1))
+        mine, yours = one.predictive(new).cdf(levels), other.predictive(moved).cdf(a * levels + b)
+        np.testing.assert_allclose(mine, yours, atol=10 * tolerance)
+        evidence = other.log_evidence_ + np.isfinite(Y).sum() * math.log(a)
+        assert evidence == pytest.approx(one.log_evidence_, abs=0.05)
+    for mine, yours in found:
+        np.testing.assert_allclose(yours, mine, rtol=0, atol=tolerance * scale)
+    return one, other
+
+
+# --- kernel objects -------------------------------------------------------------------------------------------------
+
+
+def test_kernel_objects_agree_with_names():
+    X, Y = curve()
+    options = (
+        {"kernel": "independent"},
+        {"base_kernel": MaternKernel(2.5)},
+        {"kernel": ScaleKernel(MaternKernel(2.5))},
+    )
+    named, *objects = (GPRegressor(random_state=0, **one).fit(X, Y[:, 0]) for one in options)
+    expected = {row.parameter: row.draws.item() for row in named.list_parameters()}
+    for model in objects:
+        found = {row.parameter: row.draws.item() for row in model.list_parameters()}
+        assert found == pytest.approx(expected, rel=TRAINED)
+        for mine, yours in zip(model.predict(NEW, return_std=True), named.predict(NEW, return_std=True), strict=True):
+            np.testing.assert_allclose(mine, yours, rtol=0, atol=1e-3 * Y.std())
+        assert model.log_evidence_ == pytest.approx(named.log_evidence_, abs=0.01)
+        assert "original units" in model.summary() and "standardized" not in model.summary()
+        assert model.to_arviz()["posterior"].attrs["units"] == "original units"
+
+
+class Wavy(Kernel):
+    """A kernel without a record: a parameter of unknown role, in the units of the inputs."""
+
+    has_lengthscale = True
+
+    def __init__(self):
+        super().__init__()
+        self.register_parameter("rate", torch.nn.Parameter(torch.tensor(0.3)))
+
+    def forward(self, x1, x2, diag=False, **params):
+        k = RBFKernel.forward(self, x1, x2, diag=diag, **params)
+        lag = (x1 - x2)[..., 0] if diag else x1[..., 0].unsqueeze(-1) - x2[..., 0].unsqueeze(-2)
+        return k * torch.cos(self.rate * lag)
+
+
+OBJECTS = {
+    "scaled": lambda: ScaleKernel(MaternKernel(2.5)),
+    "sum": lambda: ScaleKernel(RBFKernel()) + ScaleKernel(MaternKernel(1.5)),
+    "product": lambda: ScaleKernel(RBFKernel() * MaternKernel(2.5)),
+    "periodic": lambda: ScaleKernel(RBFKernel() * PeriodicKernel()),
+    "decomposable": lambda: DecomposableKernel(MaternKernel(2.5), num_outputs=2),
+    "independent": lambda: IndependentKernel([ScaleKernel(RBFKernel()), ScaleKernel(MaternKernel(2.5))]),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_kernel_objects_are_equivariant(name):
+    p = 2 if name in ("decomposable", "independent") else 1
+    one, other = assert_equivariant(
+        lambda: GPRegressor(OBJECTS[name](), random_state=0), *curve(p=p), NEW, TRAINED, a=1e3, c=10.0
+    )
+    powers = {"lengthscale": 10.0, "signal std": 1e3, "noise std": 1e3}
+    mine, yours = values(one), values(other)
+    checked = {key: value for key, value in mine.items() if key[0] in powers}
+    assert {"noise std"} < {key[0] for key in checked} or name == "sum"
+    if name in ("scaled", "decomposable", "independent"):  # the others have flat directions
+        assert yours.keys() == mine.keys()
+        for key, value in checked.items():
+            assert yours[key] == pytest.approx(powers[key[0]] * value, rel=0.03), key
+
+
+def test_vector_field_object_is_equivariant_under_units_of_outputs():
+    make = lambda: GPRegressor(ScaleKernel(DivergenceFreeKernel(RBFKernel(), num_dims=2)), random_state=0)  # noqa: E731
+    assert_equivariant(make, *field(), field(5, seed=1)[0], TRAINED, c=1.0, d=0.0)
+
+
+def test_kernel_object_without_roles_is_in_original_units():
+    """The rate is trained from its present value, in the units of X, and shown as it is."""
+    X, Y = curve()
+    model = fit(GPRegressor(ScaleKernel(Wavy()), random_state=0), X, Y)
+    assert values(model)["rate", "y0", ""] == pytest.approx(model.gp_.kernel.base_kernel.rate.item())
+    assert (model.scaling_.input_scale == 1).all() and (model.scaling_.output_scale == 1).all()
+
+
+@pytest.mark.parametrize("where", ["kernel", "base_kernel"])
+def test_given_prior_is_in_original_units_and_not_cut_by_bounds(where):
+    X, Y = curve()
+    prior = LogNormalPrior(math.log(40_000), 0.01)
+    model = GPRegressor(**{where: ScaleKernel(MaternKernel(2.5), outputscale_prior=prior)}, random_state=0).fit(X, Y)
+    found = [value for (name, *_), value in values(model).items() if name.endswith("signal std")]
+    assert min(abs(math.log(value**2 / 40_000)) for value in found) < 0.05
+
+
+@pytest.mark.parametrize("a", [1e-4, 1.0, 1e4])
+def test_given_prior_scales_with_the_units(a):
+    X, Y = curve()
+    kernel = ScaleKernel(
+        MaternKernel(2.5, lengthscale_prior=GammaPrior(400.0, 100.0)),
+        outputscale_prior=LogNormalPrior(math.log(1e10 * a**2), 0.01),  # far beyond the default bounds of 1e-8 and 1e4
+    )
+    found = values(fit(GPRegressor(kernel, random_state=0), X, a * Y))
+    assert found["signal std", "y0", ""] / a == pytest.approx(1e5, rel=0.02)
+    assert found["lengthscale", "", "x0"] == pytest.approx(4.0, rel=0.5)
+
+
+def test_initialize_has_no_bounds_for_parameters_with_given_priors():
+    kernel = ScaleKernel(RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0))).double()
+    gp = OperatorValuedGP(kernel)
+    X, Y = (torch.from_numpy(part) for part in curve())
+    bounds = initialize(gp, gp.observe(X, Y)).bounds
+    assert any("outputscale" in name for name in bounds) and not any("lengthscale" in name for name in bounds)
+    gp.register_priors(gp.observe(X, Y))  # default ones
+    assert initialize(gp, gp.observe(X, Y)).bounds.keys() == bounds.keys()
+
+
+def test_fixed_hyperparameters_keep_the_values_of_a_base_kernel():
+    X, Y = curve()
+    base = MaternKernel(2.5)
+    base.lengthscale = 3.25
+    model = GPRegressor("independent", base_kernel=base, hyperparameters="fixed").fit(X, Y)
+    assert values(model)["lengthscale", "y0", "x0"] == pytest.approx(3.25)
+    assert values(model)["signal std", "y0", ""] == pytest.approx(Y.std(), rel=0.1)
+
+
+@pytest.mark.parametrize("kernel", ["independent", ScaleKernel(MaternKernel(2.5))])
+def test_active_bound_is_reported(kernel, tmp_path):
+    X, _ = curve(30)
+    with pytest.warns(FitWarning, match=r"noise std \(y0\) is at its lower bound"):
+        model = GPRegressor(kernel, random_state=0).fit(X, np.full(30, 7.0))
+    assert "note: noise std (y0) is at its lower bound" in model.summary()
+    assert ("noise_model.log_scale", 0, "lower") in model.fit_report_.active_bounds
+    model.save(tmp_path / "model")
+    assert ovkgp.load(tmp_path / "model").summary() == model.summary()
+
+
+def test_ordinary_training_has_no_active_bound():
+    X, Y = curve()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        model = GPRegressor("independent", random_state=0).fit(X, Y)
+    assert model.fit_report_.active_bounds == () and "bound" not in model.summary()
+
+
+# --- all regressors -------------------------------------------------------------------------------------------------
+
+REGRESSORS = {
+    "auto": (lambda: GPRegressor(random_state=0), 2),
+    "independent": (lambda: GPRegressor("independent", random_state=0), 2),
+    "decomposable, full noise": (lambda: GPRegressor("decomposable", noise="full", random_state=0), 2),
+    "lmc": (lambda: GPRegressor("lmc", base_kernel="rbf", random_state=0), 2),
+    "orff": (lambda: GPRegressor("decomposable", approximation="orff", num_frequencies=60, random_state=0), 2),
+    "nystrom": (lambda: GPRegressor("independent", approximation="nystrom", num_frequencies=30, random_state=0), 1),
+    "student_t": (lambda: GPRegressor(likelihood="student_t", num_frequencies=20, random_state=0), 1),
+    "laplace": (lambda: GPRegressor(likelihood="laplace", num_frequencies=20, random_state=0), 1),
+    "variational": (lambda: GPRegressor(approximation="variational", num_frequencies=20, random_state=0), 1),
+    "exact ridge": (lambda: OVKRidge(lam=0.1, fit_intercept=True, scale="evidence"), 2),
+    "feature ridge": (
+        lambda: ORFFRidge(lam=0.1, num_frequencies=50, fit_intercept=True, scale="evidence", random_state=0),
+        2,
+    ),
+    "quantiles": (lambda: InfiniteQuantileRegressor(random_state=0), 1),
+}
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_regressors_are_equivariant(name):
+    make, p = REGRESSORS[name]
+    X, Y = curve(50, p)
+    tolerance = TIGHT if isinstance(make(), (OVKRidge, ORFFRidge)) else 1e-3
+    assert_equivariant(make, X, Y if p > 1 else Y[:, 0], NEW, tolerance)
+
+
+@pytest.mark.parametrize("kernel", ["curl_free", "divergence_free", "helmholtz"])
+def test_vector_fields_are_equivariant(kernel):
+    """A vector field has one scale for all inputs and one for all outputs."""
+    make = lambda: GPRegressor(kernel, base_kernel="rbf", random_state=0)  # noqa: E731
+    assert_equivariant(make, *field(), field(5, seed=1)[0], 1e-3)
