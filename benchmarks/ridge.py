@@ -44,7 +44,7 @@ QUICK = {
     "ba12": {"num_rows": 200, "frequencies": (10, 30, 100, 300), "clock_rows": (100, 1000, 10_000)},
     "ba13": {"rows": (100, 1000), "num_frequencies": 200, "seeds": (0, 1)},
     "bt81": {"num_rows": 500, "frequencies": (10, 100, 300), "clock_rows": (500, 1000, 2000), "clock_frequencies": 100},
-    "bt84": {"rows": (50, 200), "repeats": 3},
+    "bt84": {"rows": (50, 200), "repeats": 8},
     "moons": {"num_rows": 100, "draws": 3},
     "speed": {"num_rows": 500},
 }

@@ -21,7 +21,9 @@ from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 
 DIMS = 5
 TEST_ROWS, HELD_OUT = 2000, 500
-LAMS = np.logspace(-10, 2, 7)
+LAMS = np.logspace(-8, 2, 21)
+"""Two per decade: leave-one-out errors are flat where there are as many weights as rows, and the best λ of a coarser grid is
+decided by their noise (R² .18 instead of .24 at N = 1000, D = 500 with one λ per two decades)."""
 
 # --- five dimensions --------------------------------------------------------------------------------------------------
 
@@ -42,7 +44,7 @@ def bt82(
     beyond: Sequence[int] = (100_000,),
     num_frequencies: int = 500,
     exact_rows: int = 500,
-    frequencies: Sequence[int] = (50, 200, 1000),
+    frequencies: Sequence[int] = (50, 200, 1000, 3000),
     fixed_rows: int = 500,
 ) -> list[Claim]:
     """R² and seconds of a curl-free field in five dimensions, against the rows and against the features."""
@@ -64,7 +66,7 @@ def bt82(
         by_features[D] = _three(scored, fixed_rows, D)
         row(f"{D}", *map(str, by_features[D]), str(exact))
     note(
-        "The lengthscale is the median distance. λ is one of 1e-10, 1e-8, …, 1e2: of smallest leave-one-out error in closed"
+        "The lengthscale is the median distance. λ is one of 1e-8, 10^-7.5, …, 1e2: of smallest leave-one-out error in closed"
     )
     note(
         f'form (left), or of smallest error at {HELD_OUT} other rows (right). "independent, D/5" has as many weights as the'
@@ -72,6 +74,13 @@ def bt82(
     note(
         'curl-free features; at equal D it has five times as many. "no" is the memory that the exact kernel would need.'
     )
+    note(
+        "The thesis finds features equal to the exact kernel or better; here they stay below it and tend to it with D."
+    )
+    note(
+        "With many rows weights are scarce: at N = 10 000 and equal D independent features, with five times as many weights,"
+    )
+    note("are better.")
     return _verdicts(by_rows, by_features, exact)
 
 
@@ -81,20 +90,24 @@ def _three(scored: Callable[..., Score], n: int, D: int) -> list[Score]:
 
 
 def _verdicts(by_rows: dict[int, list[Score]], by_features: dict[int, list[Score]], exact: Score) -> list[Claim]:
+    medium = [scores for n, scores in by_rows.items() if min(1000, max(by_rows)) <= n <= 3162]
     enough = [scores for n, scores in by_rows.items() if n >= min(1000, max(by_rows))]
-    curl = list(by_features.values())[-1][0]
+    gaps = [exact.held_out - scores[0].held_out for scores in by_features.values()]
+    few, many = min(by_features), max(by_features)
     everything = [exact, *(score for table in (by_rows, by_features) for scores in table.values() for score in scores)]
+    losses = np.array([score.held_out - score.leave_one_out for score in everything])
     return [
-        claim("at equal D curl-free features beat independent ones, from N = 1000 on", _wins(enough, 1)),
-        claim("and with equally many weights", _wins(enough, 2)),
+        claim("at equal D curl-free features beat independent ones, from N = 1000 to N = 3162", _wins(medium, 1)),
+        claim("with equally many weights they do from N = 1000 on", _wins(enough, 2)),
         claim("and at the largest D of the second table", _wins(list(by_features.values())[-1:], 1)),
         claim(
-            f"features come to the exact kernel or above it (R² {curl.held_out:.3f} and {exact.held_out:.3f})",
-            curl.held_out >= exact.held_out - 0.02,
+            f"features tend to the exact kernel: R² {gaps[0]:.3f} below it at D = {few}, {gaps[-1]:.3f} at D = {many}",
+            gaps[-1] < gaps[0] / 2,
         ),
         claim(
-            "leave-one-out errors choose λ as well as held-out rows do (R² within .02)",
-            all(score.leave_one_out >= score.held_out - 0.02 for score in everything),
+            f"leave-one-out errors choose λ nearly as well as {HELD_OUT} further rows: R² lower by {losses.mean():.3f} on average, "
+            f"at most {losses.max():.3f} (with few rows)",
+            losses.mean() < 0.02,
         ),
     ]
 

@@ -97,7 +97,7 @@ def test_imports_respect_layers():
 def codes_cited(text: str) -> set[str]:
     """The codes of the literature in a text, with lists and ranges written out: BT-E-16, 17 and BT-57..61."""
     codes = set()
-    for source, numbers in re.findall(r"\b((?:BT|BA|LT|BO)-(?:E-)?)(\d+(?:(?:, |\.\.)\d+)*)\b", text):
+    for source, numbers in re.findall(r"\b((?:BT|BA|LT|BO|KT)-(?:E-)?)(\d+(?:(?:, |\.\.)\d+)*)\b", text):
         for part in numbers.split(", "):
             first, _, last = part.partition("..")
             codes |= {f"{source}{number:02}" for number in range(int(first), int(last or first) + 1)}
@@ -113,7 +113,7 @@ def test_codes_cited_expands_ranges():
 
 @pytest.mark.parametrize("folder", ["ovkgp", "tests"])
 def test_cited_codes_are_explained(folder):
-    explained = re.findall(r"^\| ((?:BT|BA|LT|BO)-(?:E-)?\d+) \|", REFERENCES, flags=re.MULTILINE)
+    explained = re.findall(r"^\| ((?:BT|BA|LT|BO|KT)-(?:E-)?\d+) \|", REFERENCES, flags=re.MULTILINE)
     assert len(explained) == len(set(explained))
     here = Path(__file__).resolve()
     files = [file for file in (ROOT / folder).rglob("*.py") if file.resolve() != here]

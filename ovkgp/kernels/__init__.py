@@ -38,7 +38,7 @@ from ovkgp.kernels.protocol import (
 from ovkgp.kernels.radial_derivatives import Jet, lag_jet, radial_jet, separable_jet
 from ovkgp.kernels.records import KernelRecord, NamedKernel, Profile, find_record, register_kernel
 from ovkgp.kernels.spectral import ScaleMixture
-from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
+from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, RadialCauchyKernel, SobolevKernel
 from ovkgp.kernels.transformable import Delay, TransformableKernel
 from ovkgp.kernels.warped import WarpedKernel
 
@@ -73,6 +73,7 @@ __all__ = [
     "OutputMatrix",
     "ProductGroup",
     "Profile",
+    "RadialCauchyKernel",
     "ScaleMixture",
     "SimplexMatrix",
     "SkewedChi2Kernel",

@@ -1,8 +1,9 @@
-"""Stationary scalar kernels that GPyTorch lacks, all products over coordinates: Laplace, Cauchy and Sobolev."""
+"""Stationary scalar kernels that GPyTorch lacks: Laplace, Cauchy and Sobolev as products over coordinates, and radial Cauchy."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
 from ovkgp.kernels.radial_derivatives import Jet, per_pair, separable_jet
-from ovkgp.kernels.records import KernelRecord, NamedKernel, register_kernel
-from ovkgp.kernels.spectral import SpectralPair, draw_sign, unit_factor
+from ovkgp.kernels.records import KernelRecord, NamedKernel, Profile, register_kernel
+from ovkgp.kernels.spectral import ScaleMixture, SpectralPair, draw_sign, gamma_quantile, gamma_ratio, unit_factor
 
 
 class LaplaceKernel(BatchIndexMixin, Kernel):
@@ -83,6 +84,10 @@ class CauchyKernel(BatchIndexMixin, Kernel):
     ard_num_dims, **kwargs
         As for `LaplaceKernel`.
 
+    See Also
+    --------
+    RadialCauchyKernel : Cauchy kernel of the distance; equal to this one in one dimension.
+
     Notes
     -----
     Complexity: O(n m d) operations and O(n m) memory (O(n m d) with gradients); O(n d) for the diagonal.
@@ -121,6 +126,70 @@ def _cauchy_pair(kernel: CauchyKernel, num_dims: int) -> SpectralPair:
 
 register_kernel(
     KernelRecord(CauchyKernel, roles={"lengthscale": "lengthscale"}, jet=_cauchy_jet, spectral_pair=_cauchy_pair)
+)
+
+
+class RadialCauchyKernel(BatchIndexMixin, Kernel):
+    """Radial Cauchy kernel, k(x, z) = 1 / (1 + Σ_k (x_k − z_k)² / ℓ_k²), a rational quadratic kernel with α = 1.
+
+    Parameters
+    ----------
+    ard_num_dims, **kwargs
+        As for `LaplaceKernel`.
+
+    See Also
+    --------
+    CauchyKernel : Product over the columns.
+
+    Notes
+    -----
+    Equal to GPyTorch's `RQKernel` with α = 1 and lengthscale ℓ/√2.
+    Complexity: O(n m d) operations and O(n m) memory; O(n d) for the diagonal.
+
+    References
+    ----------
+    KT-06
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import RadialCauchyKernel
+    >>> kernel = RadialCauchyKernel()
+    >>> kernel.lengthscale = 1.0
+    >>> round(kernel(torch.zeros(1, 3), torch.ones(1, 3)).to_dense().item(), 6)
+    0.25
+    """
+
+    has_lengthscale = True
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> Tensor:
+        scaled = x1 / self.lengthscale, x2 / self.lengthscale
+        return 1 / (1 + self.covar_dist(*scaled, diag=diag, square_dist=True, **params))
+
+
+def _radial_cauchy_profile(xp, s, kernel: RadialCauchyKernel) -> Profile:
+    k = 1 / (1 + s)
+    return Profile(k, lambda: -(k**2), lambda: 2 * k**3)
+
+
+def _radial_cauchy_mixture(kernel: RadialCauchyKernel) -> ScaleMixture:
+    """Return τ = 2 Gamma(1): E exp(−τ s/2) = 1 / (1 + s)."""
+
+    def quantile(shape: float, u: Tensor) -> Tensor:
+        return 2 * gamma_quantile(torch.tensor(shape).to(u), u)
+
+    return ScaleMixture(
+        lambda s: 2 ** (s / 2) * gamma_ratio(1.0, s / 2), partial(quantile, 1.0), partial(quantile, 2.0)
+    )
+
+
+register_kernel(
+    KernelRecord(
+        RadialCauchyKernel,
+        roles={"lengthscale": "lengthscale"},
+        profile=_radial_cauchy_profile,
+        scale_mixture=_radial_cauchy_mixture,
+    )
 )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import RQKernel
 from gpytorch.priors import GammaPrior
 from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from ovkgp.exceptions import OptionError
-from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
+from ovkgp.kernels.spectral import scale_mixture
+from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, RadialCauchyKernel, SobolevKernel
 
 
 class TestCauchyKernelProtocol(BaseKernelTestCase, unittest.TestCase):
@@ -62,6 +64,42 @@ def test_cauchy_kernel_is_positive_semidefinite(lengthscale, seed):
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     assert torch.linalg.eigvalsh(kernel(x).to_dense()).min() > -1e-10
+
+
+class TestRadialCauchyKernelProtocol(BaseKernelTestCase, unittest.TestCase):
+    def create_kernel_no_ard(self, **kwargs):
+        return RadialCauchyKernel(**kwargs)
+
+    def create_kernel_ard(self, num_dims, **kwargs):
+        return RadialCauchyKernel(ard_num_dims=num_dims, **kwargs)
+
+
+def test_kt_06_radial_cauchy_kernel_matches_dense_formula_and_rational_quadratic():
+    rng = np.random.default_rng(0)
+    x, z, lengthscale = rng.normal(size=(7, 3)), rng.normal(size=(5, 3)), np.array([0.5, 1.0, 2.5])
+    kernel, rq = RadialCauchyKernel(ard_num_dims=3).double(), RQKernel(ard_num_dims=3).double()
+    kernel.lengthscale, rq.lengthscale = torch.tensor(lengthscale), torch.tensor(lengthscale / np.sqrt(2))
+    rq.alpha = torch.tensor(1.0, dtype=torch.float64)
+    expected = 1 / (1 + (((x[:, None] - z[None]) / lengthscale) ** 2).sum(-1))
+    for one in (kernel, rq):
+        np.testing.assert_allclose(one(torch.tensor(x), torch.tensor(z)).to_dense().detach(), expected, rtol=1e-12)
+    diagonal = kernel(torch.tensor(x[:5]), torch.tensor(z), diag=True).detach()
+    np.testing.assert_allclose(diagonal, np.diag(expected), rtol=1e-12)
+    product = CauchyKernel(ard_num_dims=3).double()
+    product.lengthscale = kernel.lengthscale.detach()
+    assert (product(torch.tensor(x), torch.tensor(z)).to_dense().detach().numpy() < expected).all()  # another kernel
+
+
+def test_radial_cauchy_mixture_has_the_moments_of_its_draws():
+    mixture = scale_mixture(RadialCauchyKernel())
+    u = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    tau = mixture.quantile(u)
+    for s in (1.0, 2.0, 4.0):
+        assert (tau ** (s / 2)).mean().item() == pytest.approx(mixture.moment(s), rel=1e-3)
+    for distance in (0.3, 1.0, 4.0):
+        assert torch.exp(-tau * distance / 2).mean().item() == pytest.approx(1 / (1 + distance), rel=1e-4)
+    tilted = mixture.tilted_quantile(u)  # density ∝ τ times the old one
+    assert tilted.mean().item() == pytest.approx((tau**2).mean().item() / tau.mean().item(), rel=1e-3)
 
 
 class TestLaplaceKernelProtocol(BaseKernelTestCase, unittest.TestCase):

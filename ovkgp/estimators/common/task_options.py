@@ -23,18 +23,21 @@ from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.inference.tasks.factors import Factor, FeatureFactor, KernelFactor
+from ovkgp.inference.training.kernel_parameters import subsample
 from ovkgp.kernels.protocol import check_scalar_kernel
 from ovkgp.kernels.records import make_scalar_kernel
 from ovkgp.losses import TaskMeasure
 
 MEASURES = ("gauss_legendre", "sobol", "monte_carlo")
 TASK_CONVENTIONS = {"samples": 1.0, "stability": 2.0}  # factor of the canonical λ in each convention (LT §0.2)
+QUANTILE_RULE, DISTANCE_QUANTILE = "quantile_0.2", 0.2  # lengthscale of tasks from their distances (LT-41)
 LENGTHSCALE = [one_of("median"), POSITIVE, POSITIVES]
+TASK_LENGTHSCALE = [one_of("median", QUANTILE_RULE), POSITIVE, POSITIVES]
 TASK_KERNEL_CONSTRAINTS = {
     "kernel": BASE_KERNEL,
     "lengthscale": LENGTHSCALE,
     "task_kernel": BASE_KERNEL,
-    "task_lengthscale": LENGTHSCALE,
+    "task_lengthscale": TASK_LENGTHSCALE,
 }
 TASK_CONSTRAINTS = {
     **TASK_KERNEL_CONSTRAINTS,
@@ -93,19 +96,29 @@ def _inside(measure: TaskMeasure, low: float, high: float) -> TaskMeasure:
 def task_kernel(kernel: str | Kernel, lengthscale, points: Tensor, role: str = "kernel") -> Kernel:
     """Make a scalar kernel by name, or copy the given one, in float64 and not trained.
 
-    The lengthscale of a name is a positive number, a vector (d,) or "median" (LT-41), the median distance between the points (n, d).
+    The lengthscale of a name is a positive number, a vector (d,), or a quantile of the distances between the points (n, d): "median",
+    or for tasks "quantile_0.2" (LT-41).
     `role` is the name of the option in messages.
     """
     if isinstance(kernel, Kernel):
         check_scalar_kernel(kernel, role)
         return deepcopy(kernel).double().requires_grad_(False)
-    value = median_distance(points.numpy()) if isinstance(lengthscale, str) else as_array(lengthscale)
+    if isinstance(lengthscale, str):
+        value = median_distance(points.numpy()) if lengthscale == "median" else _low_distance(points)
+    else:
+        value = as_array(lengthscale)
     value = torch.as_tensor(value, dtype=torch.float64)
     if value.dim() and len(value) != points.shape[1]:
         raise InputError(f"lengthscale must have one entry per input column ({points.shape[1]}), got {len(value)}.")
     made = make_scalar_kernel(kernel, len(value) if value.dim() else None).double()
     made.lengthscale = value
     return made.requires_grad_(False)
+
+
+def _low_distance(points: Tensor) -> float:
+    """Compute the .2-quantile of the distances between at most 500 distinct points (n, d); 1 if all are equal (LT-41)."""
+    distances = torch.nn.functional.pdist(subsample(torch.unique(points.double(), dim=0))).numpy()
+    return float(np.quantile(distances, DISTANCE_QUANTILE)) if len(distances) else 1.0
 
 
 def input_factor(

@@ -102,8 +102,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
     trend : {"auto", "linear", "quadratic"} or None, default="auto"
         Polynomial of the inputs in a kernel by name, sized by the evidence, for extrapolation. "auto" is "linear", or
         "quadratic" if the evidence for it is strong, if the lengthscale is "auto", and None otherwise.
-    task_kernel, task_lengthscale : str or Kernel, float or "median", default="rbf", 0.3
-        Kernel of the levels in [0, 1]. Larger lengthscales couple the levels more strongly.
+    task_kernel, task_lengthscale : str or Kernel, float, "median" or "quantile_0.2", default="rbf", 0.3
+        Kernel of the levels in [0, 1]. "quantile_0.2" is the .2-quantile of the distances between the nodes (LT-41). Larger lengthscales couple the levels more strongly.
     lam : float or "auto", default="auto"
         λ > 0; "auto" is 5-fold cross-validation of the loss along a path (`lam_path_`).
     convention : {"samples", "stability"}, default="samples"

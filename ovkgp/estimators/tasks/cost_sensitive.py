@@ -101,7 +101,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
         Kernel of the standardized inputs. A scalar GPyTorch kernel is evaluated at inputs in original units.
     lengthscale : "median", float or array-like of shape (d,), default="median"
         Lengthscale of a kernel by name; "median" is the median distance between rows (LT-41).
-    task_kernel, task_lengthscale : str or Kernel, float or "median", default="rbf", 0.1**0.5
+    task_kernel, task_lengthscale : str or Kernel, float, "median" or "quantile_0.2", default="rbf", 0.1**0.5
         Kernel of the signed costs; the default is γ = 5.
     lam : float, default=1e-4
         λ > 0.

@@ -30,8 +30,8 @@ from ovkgp.estimators.common.prediction_columns import PredictionColumns, Predic
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.summary import Hyperparameter
 from ovkgp.estimators.common.task_options import (
-    LENGTHSCALE,
     TASK_CONSTRAINTS,
+    TASK_LENGTHSCALE,
     input_factor,
     list_input_lengthscales,
     make_measure,
@@ -84,7 +84,8 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
 
         (1/n) Σ_i Σ_j η_j [ |t(θ_j) − h(x_i)(θ_j)|_+ / θ_j − t(θ_j) ] + ½ Σ_j η_j ‖h(·)(θ_j)‖² + (λ/2) ‖t‖².
 
-    A task kernel couples the levels; with λ = 0 each is scikit-learn's `OneClassSVM` of that level.
+    The task kernel interpolates between the levels, and λ > 0 couples their thresholds; with λ = 0 each level is scikit-learn's
+    `OneClassSVM` of that level.
 
     Parameters
     ----------
@@ -95,9 +96,9 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
     lengthscale : {"local", "median"}, float or array-like of shape (d,), default="local"
         Lengthscale of a kernel by name. "median" is the median distance between rows, "local" 0.3 times that, which
         separates several modes.
-    task_kernel, task_lengthscale : str or Kernel, float or "median", default="matern52", 0.3
+    task_kernel, task_lengthscale : str or Kernel, float, "median" or "quantile_0.2", default="matern52", 0.3
         Kernel of the levels, which interpolates h between the learned ones.
-    threshold_kernel, threshold_lengthscale : str or Kernel, float or "median", default="matern52", 0.3
+    threshold_kernel, threshold_lengthscale : str or Kernel, float, "median" or "quantile_0.2", default="matern52", 0.3
         Kernel of the threshold curve t.
     lam : float, default=1e-4
         λ ≥ 0 of the threshold curve.
@@ -181,7 +182,7 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
         "nu": [number("a number above 0 and at most 1", lambda value: 0 < value <= 1)],
         "lengthscale": [one_of("local", "median"), POSITIVE, POSITIVES],
         "threshold_kernel": BASE_KERNEL,
-        "threshold_lengthscale": LENGTHSCALE,
+        "threshold_lengthscale": TASK_LENGTHSCALE,
         "lam": [NONNEGATIVE],
         "density": [one_of("uniform", "linear")],
         "min_nu": [FRACTION],

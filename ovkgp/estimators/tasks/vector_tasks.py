@@ -58,8 +58,8 @@ class VectorTaskRegressor(TableRegressor):
         k_X, by name or as a scalar GPyTorch kernel.
     lengthscale : "median", float or array-like of shape (d,), default="median"
         Lengthscale of a kernel by name.
-    task_kernel, task_lengthscale : as `kernel` and `lengthscale`, default="rbf", "median"
-        k_Θ. A kernel object for q > 1 needs ard_num_dims=q.
+    task_kernel, task_lengthscale : as `kernel` and `lengthscale`, or "quantile_0.2", default="rbf", "median"
+        k_Θ. "quantile_0.2" is the .2-quantile of the distances between tasks (LT-41). A kernel object for q > 1 needs ard_num_dims=q.
     output_matrix : "identity", int or array-like of shape (p, p), default="identity"
         A; a rank r is the projection on the r leading eigenvectors of YᵀY (LT-102).
     lam : float, default=1e-3

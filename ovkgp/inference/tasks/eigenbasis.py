@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -91,6 +92,7 @@ def sampled_eigenpairs(kernel: Kernel, measure: TaskMeasure, cutoff: float = EIG
     elsewhere. Nodes without weight are omitted. Complexity: O(m³) once, O(k m²) for k tasks.
     """
     check_scalar_kernel(kernel, "task kernel")
+    kernel = deepcopy(kernel).requires_grad_(False)  # functions belong to the values, which are not differentiable
     if not measure.is_shared:
         raise InputError("measure must have nodes of shape (m,), shared by all rows.")
     keep = measure.weights > 0

@@ -143,7 +143,7 @@ def test_default_rate_converges_over_blocks():
     X, Y = data()
     gp = model(noise=5.0)
     expected = exact(gp, X, Y)
-    few, many = (weights(gp, X, Y, batch_size=20, max_iter=num, random_state=0) for num in (9, 400))
+    few, many = (weights(gp, X, Y, batch_size=20, max_iter=num, random_state=0) for num in (9, 1200))
     assert errors(many, expected) < 0.1 < errors(few, expected)
 
 

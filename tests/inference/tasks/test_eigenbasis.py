@@ -198,6 +198,16 @@ def test_functional_ridge_is_the_square_problem_on_coordinates(curves):
     assert torch.allclose(functional_ridge(factor, pairs, R, LAM).weights, solution.weights, atol=1e-12)
 
 
+def test_sampled_eigenfunctions_require_no_gradient_and_do_not_follow_the_kernel():
+    kernel, tasks = rbf(3.0), torch.linspace(0, 1, 7, dtype=torch.float64)
+    assert any(parameter.requires_grad for parameter in kernel.requires_grad_(True).parameters())
+    pairs = sampled_eigenpairs(kernel, gauss_legendre(25))
+    before = pairs.functions(tasks)
+    assert not before.requires_grad and not pairs.values.requires_grad
+    kernel.lengthscale = 0.1
+    assert torch.equal(pairs.functions(tasks), before)
+
+
 def test_all_sampled_eigenpairs_give_the_ridge_at_the_nodes(curves):
     """LT B-07: the full eigenbasis of the sampled measure is the sampled problem itself."""
     X, Y, measure, factor = curves
