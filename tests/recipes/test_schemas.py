@@ -52,7 +52,7 @@ base_kernel = "rbf"
         ("distributed = 1", "distributed must be a boolean, got 1."),
         (
             "random_state = -1",
-            "random_state must be an integer of at least 0, a RandomState, a Generator or 'none', got -1.",
+            "random_state must be an integer of at least 0 and at most 4294967295, a RandomState, a Generator or 'none', got -1.",
         ),
         (
             "verbose = 1979-05-27",

@@ -189,9 +189,9 @@ def test_collect_rows_rejects_x_without_y(coupled, given):
     ("X", "Y", "text"),
     [
         (pd.DataFrame({"hour": [1.0, 2.0]}), np.zeros((2, 3)), "hour"),
-        (np.zeros((2, 2)), np.zeros((2, 3)), "X does not match"),
+        (np.zeros((2, 2)), np.zeros((2, 3)), "X"),
         (np.zeros((2, 1)), np.zeros((2, 2)), "columns"),
-        (np.zeros((2, 1)), np.zeros((3, 3)), "Y does not match"),
+        (np.zeros((2, 1)), np.zeros((3, 3)), "samples"),
         (np.zeros((2, 1)), pd.DataFrame(np.zeros((2, 3)), columns=["u", "w", "v"]), "order|columns"),
         (np.array([[np.nan], [0.0]]), np.zeros((2, 3)), "NaN"),
         (np.array([["a"], ["b"]]), np.zeros((2, 3)), "must hold numbers, got the text 'a'"),
