@@ -22,7 +22,8 @@ from ovkgp.inference.likelihoods.gaussian import Gaussian
 from ovkgp.inference.likelihoods.location import MIN_DF, Huber, LocationLikelihood, StudentT, column_std
 from ovkgp.inference.likelihoods.per_output import PerOutput
 from ovkgp.inference.likelihoods.two_sided import AsymmetricLaplace, Laplace
-from ovkgp.inference.training.initialization import NOISE_PRIOR, register_noise_prior
+from ovkgp.inference.training.initialization import register_noise_prior
+from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS
 from ovkgp.inference.training.priors import PriorRegistry, log_normal
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
@@ -115,7 +116,8 @@ def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None, 
     if isinstance(likelihood, Gaussian) and likelihood.noise_model.is_trained:
         register_noise_prior(likelihood.noise_model, std)
     if isinstance(likelihood, LocationLikelihood) and "raw_scale" in trained:
-        registry.add(likelihood, "raw_scale", log_normal(NOISE_PRIOR[0] / 2 + std.log(), NOISE_PRIOR[1] / 2))
+        loc, scale = DEFAULT_PRIORS.noise  # of a variance
+        registry.add(likelihood, "raw_scale", log_normal(loc / 2 + std.log(), scale / 2))
     if isinstance(likelihood, StudentT) and "raw_df" in trained:
         prior = GammaPrior(*torch.tensor(EXCESS_DF_PRIOR, dtype=torch.float64), validate_args=False)
         registry.add_with_closures(likelihood, "df_prior", likelihood.raw_df, prior, get_excess_df, set_excess_df)

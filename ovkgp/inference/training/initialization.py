@@ -1,11 +1,14 @@
 """Initial values, bounds, scales and priors of the hyperparameters of a model, from its data.
 
 The role of a parameter of a kernel gives its initial value, bounds and prior in the units of `kernel_parameters`. With columns
-of scales s_j (of root mean square s) and outputs of variance v, the priors are
+of scales s_j (of root mean square s) and outputs of variance v, the default priors (`PriorSettings`) are
 
-    lengthscale   LogNormal(√2 + ½ log d + log s_j, √3)         period       LogNormal(log 2 s_j, 1)
+    lengthscale   LogNormal(0.35 + ½ log d + log s_j, 0.8)      period       LogNormal(log 2 s_j, 1)
     variance      LogNormal(log v, 1)                           loadings     Normal(0, √v_a)
     diagonal      LogNormal(log v_a − 1, 1.5)                   full matrix  LogNormal(log v_a, 1) variances, LKJ(2)
+    slope         LogNormal(log v/‖x‖², 3)                      noise        LogNormal(log 0.1 v_a, 1.5)
+
+They are normal in the logarithm, and training maximizes that density of the logarithm.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds
 from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
 from ovkgp.inference.training.kernel_parameters import (
+    DEFAULT_PRIORS,
     MIN_RELATIVE_VARIANCE,
     KernelParameter,
+    PriorSettings,
     Units,
     column_distances,
     kernel_parameters,
@@ -52,19 +57,11 @@ from ovkgp.kernels import FreeMatrix, FullMatrix, OutputMatrix
 
 RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
-NOISE_PRIOR = (math.log(0.05), 1.5)
-"""Location and scale of the logarithm of a noise variance, relative to the variance of the output."""
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
 RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
 RELATIVE_VARIANCE_BOUNDS = (1e-8, 1e4)  # relative to the variance of the outputs
 LOADINGS_FRACTION = 0.9
 """Fraction of a principal component's variance that goes to the loadings; the rest goes to the diagonal."""
-LENGTHSCALE_PRIOR = (math.sqrt(2), math.sqrt(3))  # location (in one dimension) and scale of log ℓ
-VARIANCE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of a variance, relative to that of the outputs
-DIAGONAL_PRIOR = (-1.0, 1.5)  # location and scale of the logarithm of an output-specific variance
-PERIOD_PRIOR = (math.log(2), 1.0)
-"""Location and scale of the logarithm of a period, relative to the scale of the column."""
-SHAPE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of α of a rational quadratic kernel
 DEFAULT_LOG_STD = 1.5  # standard deviation of the logarithm of any other positive parameter, around its present value
 LKJ_CONCENTRATION = 2.0
 """Concentration of the LKJ distribution of correlations; values above 1 favor small correlations."""
@@ -240,29 +237,34 @@ def register_data_priors(gp, X, Y) -> None:
         _register_kernel_priors(score_parameters(gp.features, units), registry)
     _register_mean_priors(gp.mean, center, units, registry)
     if isinstance(noise := getattr(gp, "noise_model", None), OutputNoise):
-        _add_noise_prior(noise, units.deviations, registry)
+        _add_noise_prior(noise, units.deviations, units.priors.noise, registry)
     for part in gp.children():  # whatever else is trained, such as a custom feature map
         if isinstance(part, Module) and part is not getattr(gp, "likelihood", None):
             _register_remaining_priors(part, registry)
 
 
-def register_default_priors(kernel: Kernel, num_dims: int, units: Units | None = None) -> None:
+def register_default_priors(
+    kernel: Kernel, num_dims: int, units: Units | None = None, priors: PriorSettings = DEFAULT_PRIORS
+) -> None:
     """Register priors on every trained parameter inside a kernel that has none, in place.
 
-    `units` are those of the data; if None, inputs and outputs are standardized. A matrix prior on a whole `FreeMatrix` is kept. The outputscale of a curl- or divergence-free kernel, whose variance
-    is outputscale / ℓ², has the prior of a unit variance times ℓ².
+    `units` are those of the data; if None, inputs and outputs are standardized. A matrix prior on a whole `FreeMatrix` is kept.
+    The outputscale of a curl- or divergence-free kernel, whose variance is outputscale / ℓ², has the prior of a unit variance
+    times ℓ².
     """
-    units = Units.standard(num_dims) if units is None else units
+    units = Units.standard(num_dims, priors) if units is None else replace(units, priors=priors)
     _register_kernel_priors(kernel_parameters(kernel, units), PriorRegistry(kernel))
 
 
-def register_noise_prior(noise: OutputNoise, deviations: Tensor | None = None) -> None:
-    """Register a LogNormal(log 0.05 s², 1.5) prior on each trained noise variance, in place; LKJ(2) for correlations.
+def register_noise_prior(
+    noise: OutputNoise, deviations: Tensor | None = None, priors: PriorSettings = DEFAULT_PRIORS
+) -> None:
+    """Register a prior on each trained noise variance, in place: log-normal relative to s², with LKJ(2) correlations.
 
     `deviations` are the standard deviations s of the outputs, (p,) or (1,); 1 if None.
     """
     deviations = torch.ones(1, dtype=torch.float64) if deviations is None else deviations
-    _add_noise_prior(noise, deviations, PriorRegistry(noise))
+    _add_noise_prior(noise, deviations, priors.noise, PriorRegistry(noise))
 
 
 def _latent_moments(gp, Y: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,14 +279,16 @@ def _latent_moments(gp, Y: Tensor) -> tuple[Tensor, Tensor]:
     return center, torch.where(both, covariance, torch.eye(len(real), dtype=torch.float64))
 
 
-def _add_noise_prior(noise: OutputNoise, deviations: Tensor, registry: PriorRegistry) -> None:
-    loc = NOISE_PRIOR[0] + 2 * deviations.log()
+def _add_noise_prior(
+    noise: OutputNoise, deviations: Tensor, relative: tuple[float, float], registry: PriorRegistry
+) -> None:
+    loc = relative[0] + 2 * deviations.log()
     if noise.kind == "full":
-        prior = CovariancePrior(loc if len(loc) > 1 else loc[0], NOISE_PRIOR[1], LKJ_CONCENTRATION)
+        prior = CovariancePrior(loc if len(loc) > 1 else loc[0], relative[1], LKJ_CONCENTRATION)
         registry.add_covariance(noise, prior)
         return
-    loc = NOISE_PRIOR[0] + deviations.square().mean().log() if noise.kind == "shared" else loc
-    prior = log_normal(loc, NOISE_PRIOR[1])
+    loc = relative[0] + deviations.square().mean().log() if noise.kind == "shared" else loc
+    prior = log_normal(loc, relative[1])
     registry.add_with_closures(noise, "variances_prior", noise.log_scale, prior, get_variances, set_variances)
 
 
@@ -373,53 +377,59 @@ def _find_slope_variance_range(parameter: KernelParameter) -> Range:
 
 
 def _lengthscale_location(units: Units, per_column: bool = False) -> Tensor:
-    """Return √2 + ½ log d + log s, with the scale of each column (d,) or their root mean square."""
+    """Return loc + ½ log d + log s, with the scale of each column (d,) or their root mean square."""
     scales = units.column_scales if per_column else units.column_scales.square().mean().sqrt()
-    return LENGTHSCALE_PRIOR[0] + math.log(units.num_dims) / 2 + scales.log()
+    return units.priors.lengthscale[0] + math.log(units.num_dims) / 2 + scales.log()
 
 
 def _lengthscale_prior(parameter: KernelParameter) -> Prior:
     units = units_of_lengthscale(parameter.module, parameter.units)
     loc = _lengthscale_location(units, per_column=parameter.module.raw_lengthscale.shape[-1] > 1)
-    return log_normal(loc, LENGTHSCALE_PRIOR[1])
+    return log_normal(loc, units.priors.lengthscale[1])
 
 
 def _curve_lengthscale_prior(parameter: KernelParameter) -> Prior:
     # curves are compared at one grid point at a time: one column per channel, with the joint scale
-    loc = LENGTHSCALE_PRIOR[0] + math.log(parameter.module.num_channels) / 2
-    return log_normal(loc + parameter.units.column_scales.square().mean().log() / 2, LENGTHSCALE_PRIOR[1])
+    units, (loc, scale) = parameter.units, parameter.units.priors.lengthscale
+    loc += math.log(parameter.module.num_channels) / 2
+    return log_normal(loc + units.column_scales.square().mean().log() / 2, scale)
 
 
 def _period_prior(parameter: KernelParameter) -> Prior:
     units, size = parameter.units, getattr(parameter.module, f"raw_{parameter.name}").shape[-1]
     scales = units.column_scales if size == units.num_dims else units.typical_distance
-    return log_normal(PERIOD_PRIOR[0] + scales.log(), PERIOD_PRIOR[1])
+    return log_normal(units.priors.period[0] + scales.log(), units.priors.period[1])
 
 
 def _variance_prior(parameter: KernelParameter) -> Prior:
-    loc, scale = parameter.units.variance.log() + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1]
-    if parameter.units.is_derivative_variance:  # log(v ℓ²) = log v + 2 log ℓ, the two independent
-        loc, scale = loc + 2 * _lengthscale_location(parameter.units), math.hypot(scale, 2 * LENGTHSCALE_PRIOR[1])
+    units, (loc, scale) = parameter.units, parameter.units.priors.variance
+    loc = units.variance.log() + loc
+    if units.is_derivative_variance:  # log(v ℓ²) = log v + 2 log ℓ, the two independent
+        loc, scale = loc + 2 * _lengthscale_location(units), math.hypot(scale, 2 * units.priors.lengthscale[1])
     return log_normal(loc, scale)
 
 
 def _slope_variance_prior(parameter: KernelParameter) -> Prior:
-    units = parameter.units
-    loc = VARIANCE_PRIOR[0] + units.variance.log() - _positive(units.mean_squared_norm).log()
-    return log_normal(loc, VARIANCE_PRIOR[1])
+    units, (loc, scale) = parameter.units, parameter.units.priors.slope_variance
+    return log_normal(loc + units.variance.log() - _positive(units.mean_squared_norm).log(), scale)
 
 
 def _mixture_weight_prior(parameter: KernelParameter) -> Prior:
     # GPyTorch multiplies the mixtures of the columns: the variance is (Σ weights)^d
     kernel = parameter.module
     loc = parameter.units.variance.log() / kernel.raw_mixture_means.shape[-1] - math.log(kernel.num_mixtures)
-    return log_normal(loc, VARIANCE_PRIOR[1])
+    return log_normal(loc, parameter.units.priors.variance[1])
 
 
 def _mixture_scale_prior(parameter: KernelParameter) -> Prior:
     # a width σ is the lengthscale 1/(2πσ)
     loc = -_lengthscale_location(parameter.units, per_column=True) - math.log(2 * math.pi)
-    return log_normal(loc, LENGTHSCALE_PRIOR[1])
+    return log_normal(loc, parameter.units.priors.lengthscale[1])
+
+
+def _mixture_mean_prior(parameter: KernelParameter) -> Prior:
+    loc, scale = parameter.units.priors.period
+    return log_normal(-loc - parameter.units.column_scales.log(), scale)
 
 
 ROLES = {
@@ -429,11 +439,11 @@ ROLES = {
     "period": Role(_period_prior, _find_lengthscale_range),
     "variance": Role(_variance_prior, _find_variance_range),
     "slope_variance": Role(_slope_variance_prior, _find_slope_variance_range),
-    "shape": Role(lambda p: log_normal(*SHAPE_PRIOR)),
+    "shape": Role(lambda p: log_normal(*p.units.priors.shape)),
     "offset": Role(lambda p: log_normal(_positive(p.units.mean_squared_norm).log(), DEFAULT_LOG_STD)),
     "mixture_weight": Role(_mixture_weight_prior),
     "mixture_scale": Role(_mixture_scale_prior),
-    "mixture_mean": Role(lambda p: log_normal(-PERIOD_PRIOR[0] - p.units.column_scales.log(), PERIOD_PRIOR[1])),
+    "mixture_mean": Role(_mixture_mean_prior),
 }
 """Roles of the parameters of scalar kernels by name. The lengthscale of a periodic kernel is relative: it has no unit.
 All other parameters get a prior around their present value."""
@@ -495,14 +505,14 @@ def _signs_of_largest(vectors: Tensor) -> Tensor:
 
 
 def _register_matrix_priors(module: OutputMatrix | IndexKernel, units: Units, registry: PriorRegistry) -> None:
-    log_variances = 2 * units.deviations.log()
+    log_variances, priors = 2 * units.deviations.log(), units.priors
     if isinstance(module, FullMatrix):
-        prior = CovariancePrior(log_variances + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1], LKJ_CONCENTRATION)
+        prior = CovariancePrior(log_variances + priors.variance[0], priors.variance[1], LKJ_CONCENTRATION)
         registry.add_covariance(module, prior)
     elif isinstance(module, (FreeMatrix, IndexKernel)):
         loadings, diagonal = _loading_names(module)
         registry.add(module, loadings, normal(0.0, units.deviations.unsqueeze(-1)))
-        registry.add(module, f"raw_{diagonal}", log_normal(log_variances + DIAGONAL_PRIOR[0], DIAGONAL_PRIOR[1]))
+        registry.add(module, f"raw_{diagonal}", log_normal(log_variances + priors.diagonal[0], priors.diagonal[1]))
     _register_remaining_priors(module, registry)
 
 

@@ -8,6 +8,7 @@ in its record (`ovkgp.kernels.register_kernel`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, singledispatch
@@ -51,6 +52,27 @@ TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO = 0.4, 0.064
 """Ratio of lengthscales between consecutive terms of a sum, and its minimum over the whole sum."""
 
 
+@dataclass(frozen=True)
+class PriorSettings:
+    """Location and scale of the logarithm of hyperparameters for standardized data: normal priors in the logarithm.
+
+    The location of a lengthscale is that of one column; ½ log d is added for d columns.
+    """
+
+    lengthscale: tuple[float, float] = (0.35, 0.8)
+    noise: tuple[float, float] = (math.log(0.1), 1.5)
+    variance: tuple[float, float] = (0.0, 1.0)
+    slope_variance: tuple[float, float] = (0.0, 3.0)
+    diagonal: tuple[float, float] = (-1.0, 1.5)  # variances of single outputs beside a low-rank matrix
+    shape: tuple[float, float] = (0.0, 1.5)  # α of a rational quadratic kernel
+    period: tuple[float, float] = (math.log(2), 1.0)
+
+
+DEFAULT_PRIORS = PriorSettings()
+WIDE_PRIORS = PriorSettings(lengthscale=(1.0, 1.4), noise=(math.log(0.02), 2.0))
+"""Priors for smooth, sparsely sampled and nearly noise-free functions."""
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """Inputs of a kernel and the covariance of the outputs that it explains.
@@ -59,7 +81,7 @@ class Units:
     columns. Initial variances are `variance_factor` times these, and initial lengthscales `lengthscale_factor` times the
     typical ones; `sets_values` says whether initial values are known at all. `is_scaled` says that an outer kernel has the
     outputscale; `is_derivative_variance` that the variance is that of derivatives and has to be multiplied by ℓ².
-    `parameter_unit` is the size of parameters without a role.
+    `parameter_unit` is the size of parameters without a role, and `priors` are the priors for standardized data.
     """
 
     num_dims: int
@@ -71,11 +93,12 @@ class Units:
     is_scaled: bool = False
     is_derivative_variance: bool = False
     parameter_unit: Tensor | float = 1.0
+    priors: PriorSettings = DEFAULT_PRIORS
 
     @classmethod
-    def standard(cls, num_dims: int) -> Units:
+    def standard(cls, num_dims: int, priors: PriorSettings = DEFAULT_PRIORS) -> Units:
         """Return the units of standardized data."""
-        return cls(num_dims, torch.ones(1, 1, dtype=torch.float64))
+        return cls(num_dims, torch.ones(1, 1, dtype=torch.float64), priors=priors)
 
     @classmethod
     def of(cls, X: Tensor, covariance: Tensor) -> Units:

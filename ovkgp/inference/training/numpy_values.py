@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from gpytorch.constraints import Interval
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKernel, ScaleKernel
 from scipy.special import expit
 
 from ovkgp.inference.model.mean_noise import OutputMean, OutputNoise, PolynomialMean
@@ -29,8 +29,9 @@ from ovkgp.kernels import (
     num_outputs,
 )
 
-MAX_STORED_DIFFERENCES = 10_000_000
-"""Maximum number of stored squared differences (80 MB); for more, torch's overhead is negligible."""
+MAX_STORED_DIFFERENCES = 20_000_000
+"""Maximum number of stored squared differences (160 MB); for more, torch's overhead is negligible."""
+MAX_DIFFERENCE_COLUMNS = 6  # with more columns, distances for several lengthscales are computed by matrix products
 
 Backward = Callable[[np.ndarray, np.ndarray], None]
 """Takes the derivatives by a value and the vector of those by θ, to which it adds."""
@@ -63,6 +64,16 @@ class Reference:
         """Return a parameter with one entry as a float."""
         return self.constant.item() if self.position is None else theta[self.position.start]
 
+    def entries(self, thetas: np.ndarray) -> np.ndarray:
+        """Return the entries (S, size) of the parameter at S values of θ (S, k)."""
+        if self.position is None:
+            return np.broadcast_to(self.constant.reshape(1, -1), (len(thetas), self.constant.size))
+        return thetas[:, self.position]
+
+    def numbers(self, thetas: np.ndarray) -> np.ndarray:
+        """Return a parameter with one entry at S values of θ, (S,)."""
+        return self.entries(thetas)[:, 0]
+
     def add(self, out: np.ndarray, by_value) -> None:
         """Add derivatives by the parameter to those by θ."""
         if self.position is not None:
@@ -70,7 +81,11 @@ class Reference:
 
 
 class ScaledNode:
-    """v A, for a scalar v and the matrix A of another node."""
+    """v A, for a scalar v and the matrix A of another node.
+
+    A node of a kernel has also `cross(thetas, Z)`, the covariances (S, m, n) of points Z (m, d) with the rows at S values of θ, and
+    `variances(thetas, Z)`, the prior variances (S, m) of Z; either may have one entry for all S.
+    """
 
     def __init__(self, scale: Reference, inner):
         self.scale, self.inner = scale, inner
@@ -84,6 +99,12 @@ class ScaledNode:
             inner_backward(scale * G, out)
 
         return scale * matrix, backward
+
+    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return self.scale.numbers(thetas)[:, None, None] * self.inner.cross(thetas, Z)
+
+    def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return self.scale.numbers(thetas)[:, None] * self.inner.variances(thetas, Z)
 
 
 class NumpyVector:
@@ -381,6 +402,10 @@ def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_call
         return ScaledNode(scale, make_kernel_node(kernel.base_kernel, X, vector, is_called=False))
     if kind is AdditiveKernel:
         return Sum([make_kernel_node(part, X, vector) for part in kernel.kernels])
+    if kind is ConstantKernel:
+        return ScaledNode(vector.reference(kernel, "raw_constant"), Ones(len(X)))
+    if kind is LinearKernel and kernel.ard_num_dims is None:
+        return ScaledNode(vector.reference(kernel, "raw_variance"), InnerProducts(X))
     record = find_record(kernel)
     if record is None or record.profile is None:
         raise NoAnalyticForm(f"the kernel {kind.__name__}")
@@ -391,31 +416,81 @@ def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_call
 
 
 class Radial:
-    """κ(s), s = Σ_i (x_i − z_i)²/ℓ_i², at the columns X (n, d), from the profile of the kernel and its parameters."""
+    """κ(s), s = Σ_i (x_i − z_i)²/ℓ_i², at the columns X (n, d), from the profile of the kernel and its parameters.
+
+    Squared differences are stored for few columns; for more, s and its gradient are matrix products, O(n²d) without an n × n × d
+    array.
+    """
 
     def __init__(self, profile: Callable, kernel: Kernel, X: np.ndarray, references: dict[str, Reference]):
-        self.profile, self.kernel, self.others = profile, kernel, dict(references)
+        self.profile, self.kernel, self.others, self.X = profile, kernel, dict(references), X
         self.lengthscale = self.others.pop("lengthscale")
-        self.squares = _squared_differences(X, separate=self.lengthscale.shape[-1] > 1)
+        is_ard = self.lengthscale.shape[-1] > 1
+        self.uses_products = is_ard and X.shape[1] > MAX_DIFFERENCE_COLUMNS
+        self.squares = None if self.uses_products else _squared_differences(X, X, separate=is_ard)
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         ell = self.lengthscale.value(theta).ravel()
         others = {name: reference.number(theta) for name, reference in self.others.items()}
-        K, first, _, by_parameter = self.profile(np, self._scaled(ell), self.kernel, **others)
+        scaled = self.X / ell if self.uses_products else None
+        s = _squared_distances(scaled) if self.uses_products else _weigh(self.squares, ell[None])[0]
+        K, first, _, by_parameter = self.profile(np, s, self.kernel, **others)
         slope = first()
 
         def backward(G: np.ndarray, out: np.ndarray) -> None:
-            by_inverse = self.squares.reshape(len(ell), -1) @ (G * slope).ravel()
-            self.lengthscale.add(out, -2 * by_inverse / ell**3)
+            M = G * slope
+            if self.uses_products:
+                M = M + M.T  # Σ_ij M_ij (z_i − z_j)² = Σ_i z_i² Σ_j (M + Mᵀ)_ij − zᵀ (M + Mᵀ) z
+                by_log = -2 * (M.sum(1) @ np.square(scaled) - (scaled * (M @ scaled)).sum(0))
+                self.lengthscale.add(out, by_log / ell)
+            else:
+                by_inverse = self.squares.reshape(len(ell), -1) @ M.ravel()
+                self.lengthscale.add(out, -2 * by_inverse / ell**3)
             for name, reference in self.others.items():
                 reference.add(out, np.vdot(G, by_parameter[name]()))
 
         return K, backward
 
-    def _scaled(self, ell: np.ndarray) -> np.ndarray:
-        if len(ell) == 1:
-            return self.squares * ell[0] ** -2
-        return (ell**-2 @ self.squares.reshape(len(ell), -1)).reshape(self.squares.shape[1:])
+    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        ell = self.lengthscale.entries(thetas)
+        squares = _squared_differences(Z, self.X, separate=ell.shape[1] > 1)
+        others = {name: reference.numbers(thetas)[:, None, None] for name, reference in self.others.items()}
+        return self.profile(np, _weigh(squares, ell), self.kernel, **others).value
+
+    def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return np.ones((len(thetas), len(Z)))
+
+
+class Ones:
+    """k(x, z) = 1."""
+
+    def __init__(self, num_rows: int):
+        self.num_rows = num_rows
+
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
+        return np.ones((self.num_rows, self.num_rows)), lambda G, out: None
+
+    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return np.ones((1, len(Z), self.num_rows))
+
+    def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return np.ones((1, len(Z)))
+
+
+class InnerProducts:
+    """k(x, z) = x · z."""
+
+    def __init__(self, X: np.ndarray):
+        self.X, self.products = X, X @ X.T
+
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
+        return self.products, lambda G, out: None
+
+    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return (Z @ self.X.T)[None]
+
+    def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return np.square(Z).sum(1)[None]
 
 
 class Sum:
@@ -433,12 +508,34 @@ class Sum:
 
         return sum(K for K, _ in found), backward
 
+    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return sum(part.cross(thetas, Z) for part in self.parts)
 
-def _squared_differences(X: np.ndarray, separate: bool) -> np.ndarray:
-    """Return squared differences (d, n, n) between the rows, or their sum (n, n)."""
-    n, d = X.shape
-    if n * n * (d if separate else 1) > MAX_STORED_DIFFERENCES:
+    def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return sum(part.variances(thetas, Z) for part in self.parts)
+
+
+def _squared_differences(Z: np.ndarray, X: np.ndarray, separate: bool) -> np.ndarray:
+    """Return squared differences (d, m, n) between rows of Z and X, or their sum (1, m, n)."""
+    if len(Z) * len(X) * (X.shape[1] if separate else 1) > MAX_STORED_DIFFERENCES:
         raise NoAnalyticForm("too many rows")
     if separate:
-        return np.square(X.T[:, :, None] - X.T[:, None, :])
-    return sum(np.square(column[:, None] - column) for column in X.T)
+        return np.square(Z.T[:, :, None] - X.T[:, None, :])
+    return sum(np.square(z[:, None] - x) for z, x in zip(Z.T, X.T, strict=True))[None]
+
+
+def _weigh(squares: np.ndarray, ell: np.ndarray) -> np.ndarray:
+    """Return Σ_i squares_i / ℓ_i² (S, m, n) for S lengthscales (S, d) or (S, 1)."""
+    return (ell**-2 @ squares.reshape(len(squares), -1)).reshape(-1, *squares.shape[1:])
+
+
+def _squared_distances(X: np.ndarray) -> np.ndarray:
+    """Return the squared distances (n, n) between rows, from their products."""
+    products = X @ X.T
+    norms = products.diagonal().copy()
+    products *= -2
+    products += norms
+    products += norms[:, None]
+    np.maximum(products, 0.0, out=products)
+    products.flat[:: len(X) + 1] = 0.0
+    return products

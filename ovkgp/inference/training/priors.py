@@ -1,8 +1,9 @@
 """Priors registered on a model: reading them (`PriorSite`), adding them (`PriorRegistry`), and their log density.
 
-A prior is a density p(θ) of a constrained value. Training maximizes Σ log p(θ), as GPyTorch does. Samplers need the density
-of the raw parameters, Σ log p(θ) + log |dθ / d raw| (`jacobian`): a log-normal prior of a variance exp(2s) is, as a density of
-the trained s, log N(2s | loc, scale) + log 2. `LogPrior` computes them with torch, `make_prior_terms` with NumPy.
+A prior is a density p(θ) of a constrained value. Training maximizes Σ log p(θ) for the priors that a user registered, as GPyTorch
+does, and Σ log p(log θ) for the default ones, which are normal in log θ: their mode in log θ is their location. Samplers need
+the density of the raw parameters, Σ log p(θ) + log |dθ / d raw| (`jacobian`): a log-normal prior of a variance exp(2s) is, as a
+density of the trained s, log N(2s | loc, scale) + log 2. `LogPrior` computes them with torch, `make_prior_terms` with NumPy.
 """
 
 from __future__ import annotations
@@ -83,6 +84,12 @@ class PriorSite:
     def is_covariance(self) -> bool:
         """Whether the prior is a `CovariancePrior` on the Cholesky factor of a module."""
         return isinstance(self.prior, CovariancePrior) and self.read is get_chol
+
+    @property
+    def is_in_logs(self) -> bool:
+        """Whether training counts the prior as a density of log θ (of the log variances, for a covariance)."""
+        is_positive = isinstance(self.prior, LogNormalPrior) or self.is_covariance
+        return is_positive and getattr(self.prior, "is_default", False)
 
     @cached_property
     def constrained_parameter(self) -> tuple[Parameter, Interval | None] | None:
@@ -267,14 +274,14 @@ def set_variances(noise, value: Tensor) -> None:
 class LogPrior:
     """Σ log p(θ) of the priors on a module and inside it, to be called many times; 0 if there are none.
 
-    With `jacobian` it is the density of the raw parameters, Σ log p(θ) + log |dθ / d raw|, differentiable twice. Each prior on a
+    A default prior of a positive θ counts as a density of log θ. With `jacobian` it is the density of the raw parameters, Σ log p(θ) + log |dθ / d raw|, differentiable twice. Each prior on a
     trained parameter must then be on a one-to-one function of one raw parameter, or be a `CovariancePrior`; otherwise
     `OptionError` is raised. Parameters without a prior add nothing. Complexity: O(number of parameters) per call.
     """
 
     def __init__(self, module: Module, jacobian: bool = False):
         if not jacobian:
-            self._terms = [partial(_value_density, site) for site in prior_sites(module)]
+            self._terms = [partial(_training_density, site) for site in prior_sites(module)]
             return
         positive, linear, self._terms = [], [], []
         for site in trained_sites(module):
@@ -300,6 +307,15 @@ def _value_density(site: PriorSite) -> Tensor:
     value = site.read(site.module)
     move_prior(site.prior, value.device)
     return site.prior.log_prob(value).sum()
+
+
+def _training_density(site: PriorSite) -> Tensor:
+    """Return log p(θ), or log p(log θ) of a default prior of a positive value."""
+    density = _value_density(site)
+    if not site.is_in_logs:
+        return density
+    value = site.read(site.module)
+    return density + (value.square().sum(-1) if site.is_covariance else value).log().sum()
 
 
 def _is_linear(site: PriorSite) -> bool:
@@ -403,17 +419,17 @@ def _transform_name(site: PriorSite) -> str:
 
 
 class NormalPriorTerms:
-    """Σ log N(x | loc, scale) over entries of θ, with x = θ, x = log θ or x = 2θ; minus x if the density is that of e^x.
+    """Σ log N(x | loc, scale) over entries of θ, with x = θ, x = log θ or x = 2θ, as a density of e^x, x or θ.
 
     All arguments are (m,): positions of the entries in θ, location and scale, whether x = log θ, the factor c of x = cθ otherwise,
-    and whether the prior is a density of e^x.
+    and whether the prior is a density of e^x, or of θ.
     """
 
-    def __init__(self, indices: np.ndarray, loc: np.ndarray, scale: np.ndarray, is_log, factor, is_of_exponential):
+    def __init__(self, indices: np.ndarray, loc, scale, is_log, factor, is_of_exponential, is_of_theta):
         self.indices, self.loc, self.scale, self.factor = indices, loc, scale, factor
         self.is_log, self.any_log = is_log, bool(is_log.any())
         self.shift = is_of_exponential.astype(np.float64)
-        log_factors = np.where(is_of_exponential, 0.0, np.log(factor))
+        log_factors = np.where(is_of_theta, np.log(factor), 0.0)
         self.constant = float((log_factors - np.log(scale)).sum()) - len(indices) * LOG_ROOT_2_PI
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
@@ -428,15 +444,18 @@ class NormalPriorTerms:
 
 
 class CovariancePriorTerms:
-    """Log density of a covariance L Lᵀ under a `CovariancePrior`; with `jacobian`, of log L_ii and the entries below."""
+    """Log density of a covariance L Lᵀ under a `CovariancePrior`; with `jacobian`, of log L_ii and the entries below.
 
-    def __init__(self, prior: CovariancePrior, factor: CholeskyOutputs, jacobian: bool):
+    `is_in_logs` counts the prior as a density of the log variances.
+    """
+
+    def __init__(self, prior: CovariancePrior, factor: CholeskyOutputs, jacobian: bool, is_in_logs: bool):
         p, self.factor = factor.num_outputs, factor
         self.loc, self.scale = (np.broadcast_to(v.cpu().numpy(), (p,)) for v in (prior.loc, prior.scale))
         rows, eye = np.arange(p), torch.eye(p, dtype=torch.float64)
         # the coefficients of log s_i² and of log L_ii
         self.on_diagonal = 2 * (prior.concentration.item() - 1) + (p + 1 - rows if jacobian else np.zeros(p))
-        self.on_variances = (-rows / 2 if jacobian else -1.0) - self.on_diagonal / 2
+        self.on_variances = (-rows / 2 if jacobian else 0.0 if is_in_logs else -1.0) - self.on_diagonal / 2
         at_one = prior.raw_log_prob(eye) if jacobian else prior.log_prob(eye)
         self.constant = at_one.item() + 0.5 * float(np.square(self.loc / self.scale).sum())
 
@@ -461,11 +480,12 @@ def make_prior_terms(module: Module, vector: NumpyVector, jacobian: bool = True)
     """
     sites = trained_sites(module)
     fixed = [] if jacobian else [site for site in prior_sites(module) if not site.parameters]
-    constant = sum(float(_value_density(site).detach()) for site in fixed)
+    constant = sum(float(_training_density(site).detach()) for site in fixed)
     terms, arguments = [], []
     for site in sites:
         if site.is_covariance:
-            terms.append(CovariancePriorTerms(site.prior, CholeskyOutputs.of(site.module, vector), jacobian))
+            chol = CholeskyOutputs.of(site.module, vector)
+            terms.append(CovariancePriorTerms(site.prior, chol, jacobian, site.is_in_logs))
         elif type(site.prior) is UniformPrior:
             constant += _uniform_log_density(site)
         else:
@@ -497,5 +517,6 @@ def _normal_arguments(site: PriorSite, vector: NumpyVector, jacobian: bool) -> t
     shape, size = parameter.shape, parameter.numel()
     loc, scale = (v.detach().double().expand(shape).reshape(-1).cpu().numpy() for v in (prior.loc, prior.scale))
     indices, is_log = np.arange(entry.span.start, entry.span.stop), is_log_normal and not is_variance
-    numbers = is_log, 2.0 if is_variance else 1.0, is_log or (is_variance and not jacobian)
+    is_of_exponential = is_log_normal and (is_log if jacobian else not site.is_in_logs)
+    numbers = is_log, 2.0 if is_variance else 1.0, is_of_exponential, is_variance and jacobian
     return indices, loc, scale, *(np.full(size, number) for number in numbers)

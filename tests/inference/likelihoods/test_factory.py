@@ -77,7 +77,7 @@ def test_register_likelihood_priors_densities_equal_scipy():
     likelihood = StudentT(1)
     likelihood.scale, likelihood.df = 0.4, 7.0
     register_likelihood_priors(likelihood)
-    scale = stats.lognorm.logpdf(0.4, 0.75, scale=math.sqrt(0.05))
+    scale = stats.norm(math.log(0.1) / 2, 0.75).logpdf(math.log(0.4))  # a density of the logarithm
     df = stats.gamma.logpdf(5.0, 2.0, scale=10.0)
     assert LogPrior(likelihood)().item() == pytest.approx(scale + df, rel=1e-10)
     # raw values are log s and log(df − 2), whose slopes are s and df − 2

@@ -276,7 +276,7 @@ def test_data_priors_scale_with_each_output():
     deviations, matrix = Y.std(0), gp.kernel.output_module
     torch.testing.assert_close(matrix.loadings_prior.scale.squeeze(-1), deviations)
     torch.testing.assert_close(matrix.diagonal_prior.loc, 2 * deviations.log() - 1)
-    torch.testing.assert_close(gp.noise_model.variances_prior.loc, 2 * deviations.log() + math.log(0.05))
+    torch.testing.assert_close(gp.noise_model.variances_prior.loc, 2 * deviations.log() + math.log(0.1))
     torch.testing.assert_close(gp.mean.constant_prior.loc, Y.mean(0))
     torch.testing.assert_close(gp.mean.constant_prior.scale, 2 * deviations)
 
@@ -396,9 +396,9 @@ def test_data_priors_reject_invalid_data(X, Y, message):
 
 
 def locations(kernel):
-    """The location of every lengthscale prior, minus √2: half the logarithm of the number of columns."""
+    """Twice the location of every lengthscale prior minus that of one column: the logarithm of the number of columns."""
     return {
-        name: 2 * (prior.loc.item() - math.sqrt(2))
+        name: 2 * (prior.loc.item() - 0.35)
         for name, _, prior, _, _ in kernel.named_priors()
         if name.endswith("lengthscale_prior")
     }
@@ -436,12 +436,12 @@ def test_default_prior_of_field_is_unit_variance_times_squared_lengthscale():
     kernel = HelmholtzKernel(RBFKernel(ard_num_dims=3))
     register_default_priors(kernel, num_dims=3)
     for part in (kernel.curl, kernel.div):
-        assert part.outputscale_prior.loc.item() == pytest.approx(2 * math.sqrt(2) + math.log(3), rel=1e-12)
-        assert part.outputscale_prior.scale.item() == pytest.approx(math.sqrt(1 + 4 * 3), rel=1e-12)
+        assert part.outputscale_prior.loc.item() == pytest.approx(2 * 0.35 + math.log(3), rel=1e-12)
+        assert part.outputscale_prior.scale.item() == pytest.approx(math.hypot(1, 2 * 0.8), rel=1e-12)
 
 
-def lognormal(value, loc, scale):
-    return stats.lognorm(s=scale, scale=math.exp(loc)).logpdf(value)
+def normal_in_log(value, loc, scale):
+    return stats.norm(loc, scale).logpdf(np.log(value))
 
 
 @pytest.mark.parametrize("kind", ["shared", "per_output", "full"])
@@ -449,7 +449,7 @@ def test_noise_prior_is_on_variances(kind):
     noise = OutputNoise(kind, num_outputs=3)
     noise.set(torch.full((), 0.2).double() if kind == "shared" else torch.tensor([0.2, 0.01, 3.0]).double())
     register_noise_prior(noise)
-    expected = lognormal(noise.variances.detach().numpy(), math.log(0.05), 1.5).sum()
+    expected = normal_in_log(noise.variances.detach().numpy(), math.log(0.1), 1.5).sum()
     if kind == "full":  # its correlations are LKJ(2), and here zero
         expected += (
             torch.distributions.LKJCholesky(3, torch.tensor(2.0).double()).log_prob(torch.eye(3).double()).item()
@@ -461,8 +461,8 @@ def test_noise_prior_keeps_noise_positive():
     noise = OutputNoise("shared", num_outputs=1)
     register_noise_prior(noise)
     report = maximize(noise, lambda: LogPrior(noise)() - 0.5 * noise.value.log(), tolerance=1e-10)
-    # the mode of a density θ^(−1/2) p(θ): log θ = log 0.05 − 1.5² (1 + 1/2)
-    assert report.converged and noise.value.log().item() == pytest.approx(math.log(0.05) - 1.5**3, rel=1e-6)
+    # the mode of θ^(−1/2) p(log θ) in log θ: log 0.1 − 1.5² / 2
+    assert report.converged and noise.value.log().item() == pytest.approx(math.log(0.1) - 1.5**2 / 2, rel=1e-6)
 
 
 # --- the log prior --------------------------------------------------------------------------------------------------
@@ -473,12 +473,10 @@ def test_log_prior_sums_densities():
     register_default_priors(kernel, num_dims=3)
     base, matrix = kernel.base_kernel.base_kernel, kernel.base_kernel.output_module
     base.lengthscale, kernel.outputscale = torch.tensor([0.5, 2.0, 30.0]), 1.7
-    expected = sum(
-        lognormal(value, math.sqrt(2) + math.log(3) / 2, math.sqrt(3)) for value in base.lengthscale[0].tolist()
-    )
-    expected += lognormal(kernel.outputscale.item(), 0.0, 1.0)
+    expected = sum(normal_in_log(value, 0.35 + math.log(3) / 2, 0.8) for value in base.lengthscale[0].tolist())
+    expected += normal_in_log(kernel.outputscale.item(), 0.0, 1.0)
     expected += stats.norm.logpdf(matrix.loadings.detach().numpy()).sum()
-    expected += lognormal(matrix.diagonal.detach().numpy(), -1.0, 1.5).sum()
+    expected += normal_in_log(matrix.diagonal.detach().numpy(), -1.0, 1.5).sum()
     assert LogPrior(kernel)().item() == pytest.approx(expected, rel=1e-12)
 
 

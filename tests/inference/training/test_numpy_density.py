@@ -18,12 +18,13 @@ from gpytorch.kernels import (
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior
 from linear_operator.utils.warnings import NumericalWarning
 from pairwise import pairwise
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.covariance_prior import CovariancePrior
 from ovkgp.inference.training.initialization import initialize, register_data_priors, register_default_priors
 from ovkgp.inference.training.log_posterior import LogDensity, LogPosterior
 from ovkgp.inference.training.numpy_density import (
@@ -270,8 +271,31 @@ def test_training_objective_matches_torch(name, noise, priors):
     (value, gradient), (expected, by_torch) = fast(u), slow(u)
     assert value == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(gradient, by_torch, rtol=1e-7, atol=1e-8 * np.abs(by_torch).max())
-    densities = [prior.log_prob(read(module)).sum().item() for _, module, prior, read, _ in gp.named_priors()]
+    densities = [density_of_logs(prior, read(module)) for _, module, prior, read, _ in gp.named_priors()]
     assert value == pytest.approx(evidence().item() + sum(densities), rel=1e-9)
+
+
+def density_of_logs(prior, value):
+    """Log density of a default prior, of the logarithm of positive values (of variances, for a covariance)."""
+    value = value.detach()
+    if isinstance(prior, LogNormalPrior):
+        return norm(prior.loc.numpy(), prior.scale.numpy()).logpdf(value.log().numpy()).sum()
+    log_variances = value.square().sum(-1).log().sum().item() if isinstance(prior, CovariancePrior) else 0.0
+    return prior.log_prob(value).sum().item() + log_variances
+
+
+def test_given_prior_is_a_density_of_the_value_and_a_default_one_of_its_logarithm():
+    X, Y, _ = data(1, missing=False)
+    optima = {}
+    for is_default in (True, False):
+        gp = OperatorValuedGP(ScaleKernel(RBFKernel(ard_num_dims=2)), mean="zero", noise=0.1)
+        prior = LogNormalPrior(torch.tensor(1.0).double(), torch.tensor(1e-3).double())
+        prior.is_default = is_default
+        gp.kernel.register_prior("outputscale_prior", prior, lambda m: m.outputscale)
+        gp.fit(X, Y, tolerance=1e-12)
+        optima[is_default] = gp.kernel.outputscale.log().item()
+    # the tight prior determines the optimum: its location, or loc − scale² as a density of the value
+    assert optima[True] - optima[False] == pytest.approx(1e-6, rel=0.05)
 
 
 def test_training_objective_includes_priors_on_fixed_parameters():

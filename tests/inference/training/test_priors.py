@@ -173,7 +173,7 @@ def test_raw_log_prior_of_noise_is_normal_in_logarithm():
     noise = OutputNoise("per_output", num_outputs=2)
     noise.set(torch.tensor([0.2, 3.0]).double())
     register_noise_prior(noise)
-    expected = stats.norm(math.log(0.05), 1.5).logpdf(2 * noise.log_scale.detach().numpy()).sum() + 2 * math.log(2)
+    expected = stats.norm(math.log(0.1), 1.5).logpdf(2 * noise.log_scale.detach().numpy()).sum() + 2 * math.log(2)
     assert LogPrior(noise, jacobian=True)().item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -182,7 +182,7 @@ def test_raw_log_prior_of_full_noise_is_proper():
     register_noise_prior(noise)
     chol = torch.tensor([[0.4, 0.0], [-0.3, 0.7]], dtype=torch.float64)
     noise.set(chol @ chol.mT)
-    expected = CovariancePrior(math.log(0.05), 1.5).raw_log_prob(chol).item()
+    expected = CovariancePrior(math.log(0.1), 1.5).raw_log_prob(chol).item()
     assert LogPrior(noise, jacobian=True)().item() == pytest.approx(expected, rel=1e-10)
     noise.lower.data[0, 1] = 3.0  # not read: it has a standard normal density
     assert LogPrior(noise, jacobian=True)().item() == pytest.approx(expected - 4.5, rel=1e-10)
