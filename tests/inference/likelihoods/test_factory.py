@@ -80,8 +80,8 @@ def test_register_likelihood_priors_densities_equal_scipy():
     scale = stats.norm(math.log(0.1) / 2, 0.75).logpdf(math.log(0.4))  # a density of the logarithm
     df = stats.gamma.logpdf(5.0, 2.0, scale=10.0)
     assert LogPrior(likelihood)().item() == pytest.approx(scale + df, rel=1e-10)
-    # raw values are log s and log(df − 2), whose slopes are s and df − 2
-    assert LogPrior(likelihood, jacobian=True)().item() == pytest.approx(scale + df + math.log(0.4 * 5.0), rel=1e-10)
+    # raw values are log s and log(df − 2), whose slope is df − 2
+    assert LogPrior(likelihood, jacobian=True)().item() == pytest.approx(scale + df + math.log(5.0), rel=1e-10)
 
 
 def test_register_likelihood_priors_uses_the_units_of_the_data():
