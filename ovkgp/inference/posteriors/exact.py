@@ -203,6 +203,8 @@ def _pad_columns(column: Tensor, index: int, num_outputs: int, fill: float) -> T
 def stored_observations(posterior: Posterior) -> Observations | None:
     """Return the observations that a posterior stores; None if it has features or inducing points instead."""
     if isinstance(posterior, MixturePosterior):
+        if posterior.data is not None:
+            return posterior.data
         # a loaded model with features stores no rows
         given = getattr(getattr(posterior.parts, "condition", None), "keywords", {})
         if torch.is_tensor(given.get("X")) and torch.is_tensor(given.get("Y")):

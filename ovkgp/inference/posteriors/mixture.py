@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError
-from ovkgp.inference.model.observations import validate_inputs
+from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior, spawn_seeds
 from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction, check_form
 
@@ -33,20 +33,22 @@ Condition = Callable[[torch.nn.Module], Posterior]
 
 
 class MixturePosterior(Posterior):
-    """Average with equal weights of S posteriors of the same outputs.
+    """Average of S posteriors of the same outputs, with weights (S,) that sum to one; None is equal weights.
 
     `log_evidence` is the mean over the draws of log p(Y | θ_s), which is not the log of an averaged evidence.
     """
+
+    data: Observations | None = None  # the observations, if they are stored
 
     no_residuals = (
         "Whitened residuals are not defined for an average over hyperparameter draws. Condition at one value, "
         "gp.condition(X, Y).whitened_residuals()."
     )
 
-    def __init__(self, components: Sequence[Posterior]):
+    def __init__(self, components: Sequence[Posterior], weights: np.ndarray | None = None):
         if not len(components):
             raise InputError("components must have at least one posterior.")
-        self.parts = components
+        self.parts, self.weights = components, weights
         first = components[0]
         self.num_outputs, self.num_dims = first.num_outputs, first.num_dims
 
@@ -71,15 +73,18 @@ class MixturePosterior(Posterior):
         noises, evidences, errors = zip(
             *((part.noise, part.log_evidence, part.log_evidence_error) for part in self.parts), strict=True
         )
-        noise = None if any(noise is None for noise in noises) else torch.stack(noises).mean(0)
-        return noise, math.fsum(evidences) / len(evidences), math.hypot(*errors) / len(errors)
+        weights = np.full(len(noises), 1 / len(noises)) if self.weights is None else self.weights
+        noise = None
+        if all(noise is not None for noise in noises):
+            noise = torch.tensordot(torch.as_tensor(weights).to(noises[0]), torch.stack(noises), 1)
+        return noise, math.fsum(weights * evidences), math.hypot(*(weights * errors))
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> MixturePrediction:
         form, X = check_form(cov), validate_inputs(X, self.num_dims).double()
-        return MixturePrediction(part.predict(X, form, noise) for part in self.parts)
+        return MixturePrediction((part.predict(X, form, noise) for part in self.parts), self.weights)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        mixture = MixturePrediction(Prediction(*part.latent(X, form), form) for part in self.parts)
+        mixture = MixturePrediction((Prediction(*part.latent(X, form), form) for part in self.parts), self.weights)
         return mixture.mean, mixture._covariance
 
     def max_chunk_rows(self, form: str) -> int:
@@ -87,7 +92,9 @@ class MixturePosterior(Posterior):
 
     def sample(self, X, k: int = 1, *, noise: bool = False, random_state=None) -> Tensor:
         """Draw k joint samples (k, m, p) at the points X (m, d), each from one component. O((m·p)³) per component used."""
-        allocation = DrawAllocation(check_integer("the number of draws", k), len(self.parts), random_state)
+        allocation = DrawAllocation(
+            check_integer("the number of draws", k), len(self.parts), random_state, self.weights
+        )
         X = validate_inputs(X, self.num_dims).double()
         values = X.new_empty(k, len(X), self.num_outputs)
         for index, rows in allocation.rows.items():
@@ -96,8 +103,10 @@ class MixturePosterior(Posterior):
         return values
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        """Draw k random functions, equally many from each component as far as k allows."""
-        allocation = DrawAllocation(check_integer("the number of draws", k), len(self.parts), random_state)
+        """Draw k random functions, from each component in proportion to its weight as far as k allows."""
+        allocation = DrawAllocation(
+            check_integer("the number of draws", k), len(self.parts), random_state, self.weights
+        )
 
         def draw_from(part: int) -> FunctionDraws:
             return self.parts[part].sample_functions(len(allocation.rows[part]), random_state=allocation.seeds[part])
@@ -136,7 +145,7 @@ class MixturePosterior(Posterior):
         return {name: self._map(partial(_field_component, name)) for name in self.parts[0].components()}
 
     def _map(self, function: Callable[[Posterior], Posterior]) -> MixturePosterior:
-        found = MixturePosterior(MappedPosteriors(self.parts, function))
+        found = MixturePosterior(MappedPosteriors(self.parts, function), self.weights)
         found.units = self.units
         return found
 
@@ -159,15 +168,21 @@ def _field_component(name: str, posterior: Posterior) -> Posterior:
 
 
 class DrawAllocation:
-    """Random allocation of k draws to S components: equally many each, the remainder at random, in random order."""
+    """Random allocation of k draws to S components, in random order.
 
-    def __init__(self, num_draws: int, num_components: int, random_state=None):
+    Each gets the integer part of k times its weight (S,), and the remainder is drawn at random; None is equal weights.
+    """
+
+    def __init__(self, num_draws: int, num_components: int, random_state=None, weights: np.ndarray | None = None):
         seed = as_seed(random_state)
         self.seeds, rng = spawn_seeds(seed, num_components), np.random.default_rng(seed)  # one seed per component
-        whole, left = divmod(num_draws, num_components)
-        some = rng.choice(num_components, left, replace=False)
+        weights = np.full(num_components, 1 / num_components) if weights is None else np.asarray(weights)
+        expected = num_draws * weights
+        counts = np.floor(expected + 1e-9).astype(int)  # 3 · ⅓ is 1
+        left, rest = num_draws - counts.sum(), np.maximum(expected - counts, 0.0) + 1e-12 * weights
+        some = rng.choice(num_components, left, replace=False, p=rest / rest.sum()) if left else np.zeros(0, int)
         # the component of each draw (k,), the draws of each component, and the number of each draw among those
-        self.parts = rng.permutation(np.concatenate([np.repeat(np.arange(num_components), whole), some]))
+        self.parts = rng.permutation(np.concatenate([np.repeat(np.arange(num_components), counts), some]))
         self.rows = {int(part): np.flatnonzero(self.parts == part) for part in np.unique(self.parts)}
         self.ranks = np.empty(num_draws, dtype=np.int64)
         for rows in self.rows.values():

@@ -1,10 +1,10 @@
-"""Predictions at given points: Gaussian ones, and mixtures of S predictions with equal weights.
+"""Predictions at given points: Gaussian ones, mixtures of S predictions with weights w_s, and predictions of single outputs joined.
 
 The moments of a mixture follow from total expectation and total covariance,
 
-    E[y] = mean_s μ_s,    Cov[y] = mean_s C_s + mean_s (μ_s − E[y]) (μ_s − E[y])ᵀ,
+    E[y] = Σ_s w_s μ_s,    Cov[y] = Σ_s w_s (C_s + (μ_s − E[y]) (μ_s − E[y])ᵀ),
 
-and its quantiles by bisection from P(y ≤ t) = mean_s P_s(y ≤ t).
+and its quantiles by bisection from P(y ≤ t) = Σ_s w_s P_s(y ≤ t).
 """
 
 from __future__ import annotations
@@ -157,6 +157,11 @@ class Prediction:
             covariance = BlockDiagLinearOperator(covariance) if self.form == "output" else covariance
         return MultitaskMultivariateNormal(self.mean, covariance)
 
+    def _quantile_range(self, level: float) -> tuple[Tensor, Tensor]:
+        """Return numbers (m, p) between which the quantiles are."""
+        found = self.quantile(level)
+        return found, found
+
     def _levels(self, q) -> Tensor:
         levels = torch.as_tensor(q, dtype=self.mean.dtype, device=self.mean.device)
         if not bool(((levels > 0) & (levels < 1)).all()):
@@ -200,14 +205,14 @@ def _check_shape(mean: Tensor, covariance: Tensor | None, form: str) -> None:
 
 
 class MixturePrediction(Prediction):
-    """Mixture with equal weights of S predictions of p outputs at m points, Gaussian or of a likelihood.
+    """Mixture of S predictions of p outputs at m points, Gaussian or of a likelihood.
 
-    Components may be an iterator; only their marginals are kept.
+    Components may be an iterator; only their marginals are kept. `weights` (S,) sum to one; None is equal weights.
     """
 
-    def __init__(self, components: Iterable[Prediction]):
+    def __init__(self, components: Iterable[Prediction], weights: Sequence[float] | None = None):
         means, self.components, within, form = [], [], None, None
-        for component in components:
+        for index, component in enumerate(components):
             form = component.form if form is None else form
             if component.form != form or (means and component.mean.shape != means[0].shape):
                 raise InputError(
@@ -216,13 +221,40 @@ class MixturePrediction(Prediction):
             means.append(component.mean)
             if form != "none":
                 covariance = _covariance(component)
-                within = covariance.clone() if within is None else within.add_(covariance)
+                covariance = covariance.clone() if weights is None else float(weights[index]) * covariance
+                within = covariance if within is None else within.add_(covariance)
                 self.components.append(_marginal(component))
         if not means:
             raise InputError("components must have at least one prediction.")
-        means = torch.stack(means)
-        mean = means.mean(0)
-        super().__init__(mean, None if form == "none" else within / len(means) + _between(means - mean, form), form)
+        means, self._weights = torch.stack(means), weights
+        mean = self._average(means)
+        within = within / len(means) if weights is None and form != "none" else within
+        super().__init__(mean, None if form == "none" else within + self._between(means - mean, form), form)
+
+    @classmethod
+    def of_moments(cls, means: Tensor, variances: Tensor | None, weights: Sequence[float]) -> MixturePrediction:
+        """Make a mixture of Gaussian predictions from means and variances (S, m, p)."""
+        pairs = zip(means, [None] * len(means) if variances is None else variances, strict=True)
+        form = "none" if variances is None else "diag"
+        return cls((Prediction(mean, variance, form) for mean, variance in pairs), weights)
+
+    def _average(self, values: Tensor) -> Tensor:
+        """Average values (S, ...) over the components."""
+        if self._weights is None:
+            return values.mean(0)
+        return torch.tensordot(torch.as_tensor(self._weights, dtype=values.dtype, device=values.device), values, 1)
+
+    def _between(self, deviations: Tensor, form: str) -> Tensor:
+        """Compute the covariance of the deviations (S, m, p) of the means, in the given form."""
+        if form == "diag":
+            return self._average(deviations.square())
+        count = len(deviations)
+        weights = deviations.new_full((count,), 1 / count) if self._weights is None else torch.as_tensor(self._weights)
+        deviations = deviations * weights.to(deviations).sqrt()[:, None, None]
+        if form == "output":
+            return torch.einsum("smp,smq->mpq", deviations, deviations)
+        flat = deviations.flatten(1)
+        return flat.mT @ flat
 
     def cdf(self, y) -> Tensor:
         """Compute P(entry ≤ y) of the mixture, for y as in `Prediction.cdf`."""
@@ -232,10 +264,13 @@ class MixturePrediction(Prediction):
         return torch.stack([self._cdf(level) for level in flat]).reshape(y.shape) if len(flat) else y.clone()
 
     def log_density(self, y) -> Tensor:
-        """Compute log mean_s p_s(y) of each entry, for y as in `Prediction.log_density`."""
+        """Compute log Σ_s w_s p_s(y) of each entry, for y as in `Prediction.log_density`."""
         self._check_form("diag", "output", "full")
         densities = torch.stack([component.log_density(y) for component in self.components])
-        return densities.logsumexp(0) - math.log(len(densities))
+        if self._weights is None:
+            return densities.logsumexp(0) - math.log(len(densities))
+        log_weights = torch.as_tensor(self._weights).to(densities).log()
+        return (densities + log_weights.reshape(-1, *[1] * (densities.dim() - 1))).logsumexp(0)
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """Compute the q-quantile of each entry of the mixture, (m, p), or (len(q), m, p) for several q."""
@@ -252,20 +287,22 @@ class MixturePrediction(Prediction):
         )
 
     def _quantile(self, level: float) -> Tensor:
-        quantiles = torch.stack([component.quantile(level) for component in self.components])
-        found = bisect(self._cdf, level, quantiles.amin(0), quantiles.amax(0))
+        found = bisect(self._cdf, level, *self._quantile_range(level))
         likelihood = getattr(self.components[0], "likelihood", None)
         if likelihood is None:
             return found
         # For counts and labels bisection approaches the jump from above, up to rounding.
         return torch.where(torch.as_tensor(likelihood.is_real, device=found.device), found, found.round())
 
+    def _quantile_range(self, level: float) -> tuple[Tensor, Tensor]:
+        low, high = zip(*(component._quantile_range(level) for component in self.components), strict=True)
+        return torch.stack(low).amin(0), torch.stack(high).amax(0)
+
     def _cdf(self, y: Tensor) -> Tensor:
         """Compute P(entry ≤ y) for one y (m, p)."""
         if self._is_gaussian:
-            return normal_cdf(y, *self._marginals).mean(0)
-        first, *rest = (component.cdf(y) for component in self.components)
-        return sum(rest, first) / len(self.components)
+            return self._average(normal_cdf(y, *self._marginals))
+        return self._average(torch.stack([component.cdf(y) for component in self.components]))
 
     @cached_property
     def _is_gaussian(self) -> bool:
@@ -277,6 +314,46 @@ class MixturePrediction(Prediction):
 
     def __repr__(self) -> str:
         return f"MixturePrediction({len(self.components)} components, mean={tuple(self.mean.shape)}, cov={self.form!r})"
+
+
+class JoinedPrediction(Prediction):
+    """Predictions of single outputs, (m, 1) each, as one prediction of p outputs, with a covariance between them."""
+
+    def __init__(self, columns: Sequence[Prediction], covariance: Tensor | None, form: str):
+        super().__init__(torch.cat([column.mean for column in columns], -1), covariance, form)
+        self.columns = [_marginal(column) for column in columns] if form != "none" else []
+
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """Compute quantiles of each entry, (m, p), or (len(q), m, p) for several levels."""
+        self._check_form("diag", "output", "full")
+        return torch.cat([column.quantile(q) for column in self.columns], -1)
+
+    def cdf(self, y) -> Tensor:
+        """Compute P(entry ≤ y), for y as in `Prediction.cdf`."""
+        return self._map("cdf", y)
+
+    def log_density(self, y) -> Tensor:
+        """Compute log p(y) of each entry, for y as in `Prediction.log_density`."""
+        return self._map("log_density", y)
+
+    @property
+    def distribution(self) -> MultitaskMultivariateNormal:
+        """Not supported unless all outputs are Gaussian."""
+        if any(isinstance(column, MixturePrediction) for column in self.columns):
+            return self.columns[0].distribution  # raises
+        return super().distribution
+
+    def _map(self, name: str, y) -> Tensor:
+        self._check_form("diag", "output", "full")
+        parts = self._thresholds(y).split(1, -1)
+        return torch.cat([getattr(column, name)(part) for column, part in zip(self.columns, parts, strict=True)], -1)
+
+    def _quantile_range(self, level: float) -> tuple[Tensor, Tensor]:
+        ends = zip(*(column._quantile_range(level) for column in self.columns), strict=True)
+        return tuple(torch.cat(parts, -1) for parts in ends)
+
+    def __repr__(self) -> str:
+        return f"JoinedPrediction(mean={tuple(self.mean.shape)}, cov={self.form!r})"
 
 
 def bisect(cdf: Callable[[Tensor], Tensor], level: float, low: Tensor, high: Tensor) -> Tensor:
@@ -299,13 +376,3 @@ def _marginal(component: Prediction) -> Prediction:
     if type(component) is not Prediction or component.form == "diag":
         return component
     return Prediction(component.mean, component.variance, "diag")
-
-
-def _between(deviations: Tensor, form: str) -> Tensor:
-    """Compute the covariance of the deviations (S, m, p) of the means, in the given form."""
-    if form == "diag":
-        return deviations.square().mean(0)
-    if form == "output":
-        return torch.einsum("smp,smq->mpq", deviations, deviations) / len(deviations)
-    flat = deviations.flatten(1)
-    return flat.mT @ flat / len(flat)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from gpytorch.kernels import IndexKernel, Kernel
 from gpytorch.means import ConstantMean, LinearMean
@@ -28,7 +29,7 @@ from torch import Tensor
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import Bounds
+from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector
 from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
 from ovkgp.inference.training.kernel_parameters import (
     DEFAULT_PRIORS,
@@ -56,6 +57,9 @@ from ovkgp.inference.training.priors import (
 from ovkgp.kernels import FreeMatrix, FullMatrix, OutputMatrix
 
 RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
+NUM_GRID_LENGTHSCALES = 6  # lengthscales among which the initial one is selected
+GRID_NOISES = (0.3, 0.02)  # initial noise variances, relative to the variance of the output
+GRID_SLOPES = (0.3, 100.0)  # initial variances of a linear term at a typical input, likewise
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
 RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
@@ -101,6 +105,71 @@ def initialize(gp, data: Observations) -> Initialization:
     load_raw_state(gp, current)
     names = {id(parameter): name for name, parameter in gp.named_parameters()}
     return Initialization([values], {names[key]: pair for key, pair in bounds.items() if key in names}, scales)
+
+
+class InitialGrid(NamedTuple):
+    """Initial points (G, k) in the variables of a `ParameterVector`, and the index (G,) of their lengthscale."""
+
+    points: np.ndarray
+    lengthscale: np.ndarray
+
+
+@torch.no_grad()
+def initial_grid(gp, data: Observations, vector: ParameterVector) -> InitialGrid:
+    """Vary lengthscales, noise and slopes around the present hyperparameters of a model.
+
+    Lengthscales are `NUM_GRID_LENGTHSCALES` values from the median distance of nearest neighbors to 3√d, in units of the columns;
+    noise variances and slope variances are those of `GRID_NOISES` and `GRID_SLOPES`, relative to the data. The variance of a field
+    kernel, which is that of derivatives, follows its lengthscale. Complexity: O(500²·d).
+    """
+    base, entries = vector.get(), {id(entry.parameter): entry for entry in vector.entries}
+    units = Units.of(data.X, output_covariance(latent_values(gp, data)))
+    found = [
+        (p, entries.get(id(getattr(p.module, f"raw_{p.name}", None)))) for p in kernel_parameters(gp.kernel, units)
+    ]
+    found = [(parameter, entry) for parameter, entry in found if entry is not None]
+    full, points = vector.expand(base), []
+    noise = getattr(gp, "noise_model", None) if getattr(gp, "likelihood", None) is None else None
+    noise = entries.get(id(noise.log_scale)) if noise is not None and noise.is_trained else None
+    has_slopes = any(parameter.role == "slope_variance" for parameter, _ in found)
+    for index in range(NUM_GRID_LENGTHSCALES if any(p.role == "lengthscale" for p, _ in found) else 1):
+        for relative_noise in GRID_NOISES if noise is not None else (RELATIVE_NOISE,):
+            for slope in GRID_SLOPES if has_slopes else (1.0,):
+                point, step = full.copy(), 0.0
+                for parameter, entry in found:
+                    if parameter.role == "lengthscale":
+                        before = point[entry.span].mean()
+                        point[entry.span] = _variables(entry, _grid_lengthscales(parameter)[index])
+                        step = point[entry.span].mean() - before
+                    elif parameter.role == "slope_variance":
+                        size = slope * parameter.units.variance / _positive(parameter.units.mean_squared_norm)
+                        point[entry.span] = _variables(entry, size)
+                    elif parameter.role == "variance" and parameter.units.is_derivative_variance:
+                        point[entry.span] = full[entry.span] + 2 * step
+                if noise is not None:
+                    point[noise.span] += 0.5 * math.log(relative_noise / RELATIVE_NOISE)
+                points.append((np.clip(point[vector.kept], *vector.bounds.T), index))
+    rows, indices = zip(*points, strict=True)
+    return InitialGrid(np.stack(rows), np.array(indices))
+
+
+def _variables(entry, value: Tensor) -> np.ndarray:
+    return entry.variable(value.to(torch.float64).expand(entry.parameter.shape)).reshape(-1).numpy()
+
+
+def _grid_lengthscales(parameter: KernelParameter) -> Tensor:
+    """Return lengthscales (G, 1) or (G, d), geometric from the median distance of nearest neighbors to 3√d columns."""
+    units = parameter.units
+    scales, X = units.column_scales, units.rows / units.column_scales
+    distances = torch.cdist(X, X).fill_diagonal_(torch.inf).amin(1)
+    distances = distances[(distances > 1e-6) & torch.isfinite(distances)]
+    high = 3 * X.shape[1] ** 0.5
+    low = min(max(distances.median().item() if len(distances) else 0.05, 0.02), high / 2)
+    values = (
+        units.lengthscale_factor * torch.logspace(math.log10(low), math.log10(high), NUM_GRID_LENGTHSCALES).double()
+    )
+    is_ard = parameter.module.raw_lengthscale.shape[-1] > 1
+    return values.unsqueeze(-1) * (scales if is_ard else scales.square().mean().sqrt())
 
 
 @torch.no_grad()

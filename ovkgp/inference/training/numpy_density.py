@@ -73,6 +73,19 @@ class NumpyDensity:
                 value, gradient = value + log_slope, gradient + by_slope
             return float(value), gradient[self.vector.kept]
 
+    def value(self, u: np.ndarray) -> float:
+        """Return the density of one output without its gradient; −∞ if it cannot be evaluated."""
+        with np.errstate(all="ignore"):
+            theta, _, log_slope, _ = self.vector.values(u)
+            if not np.isfinite(theta).all():
+                return -np.inf
+            try:
+                value = self.evidence.value(theta)
+            except np.linalg.LinAlgError:
+                return -np.inf
+            value += sum(prior(theta, np.zeros_like(theta)) for prior in self.priors)
+            return float(value + log_slope) if np.isfinite(value) else -np.inf
+
 
 def make_numpy_density(
     gp, data: Observations | Statistics | OutputStatistics, vector: ParameterVector, jacobian: bool = True
@@ -150,6 +163,21 @@ class SingleOutputEvidence:
         self.kernel, self.noise, self.mean = kernel, noise, mean
         self.y = data.Y.cpu().numpy()
         self.known = None if data.noise is None else data.noise.cpu().numpy().ravel()
+
+    def covariance(self, theta: np.ndarray) -> np.ndarray:
+        """Return K + noise (n, n)."""
+        C = np.array(self.kernel.matrix(theta)[0], order="C")
+        C.flat[:: len(C) + 1] += self.noise.variances(theta)[0] if self.known is None else self.known
+        return C
+
+    def value(self, theta: np.ndarray) -> float:
+        """Return the log density without its gradient."""
+        C, residuals = self.covariance(theta), self.y - self.mean.values(theta)
+        chol, info = lapack.dpotrf(C.T, lower=1, clean=0, overwrite_a=1)
+        if info:
+            raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
+        half = lapack.dtrtrs(chol, residuals, lower=1)[0]
+        return -0.5 * (float(np.vdot(half, half)) + len(C) * LOG_2_PI) - float(np.log(chol.diagonal()).sum())
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
         K, backward = self.kernel.matrix(theta)

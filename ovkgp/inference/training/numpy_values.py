@@ -435,10 +435,9 @@ class Radial:
         scaled = self.X / ell if self.uses_products else None
         s = _squared_distances(scaled) if self.uses_products else _weigh(self.squares, ell[None])[0]
         K, first, _, by_parameter = self.profile(np, s, self.kernel, **others)
-        slope = first()
 
         def backward(G: np.ndarray, out: np.ndarray) -> None:
-            M = G * slope
+            M = G * first()
             if self.uses_products:
                 M = M + M.T  # Σ_ij M_ij (z_i − z_j)² = Σ_i z_i² Σ_j (M + Mᵀ)_ij − zᵀ (M + Mᵀ) z
                 by_log = -2 * (M.sum(1) @ np.square(scaled) - (scaled * (M @ scaled)).sum(0))

@@ -1,0 +1,1 @@
+"""Mixtures of candidate models, weighted by how well they predict held-out rows."""

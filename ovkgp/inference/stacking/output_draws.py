@@ -1,0 +1,168 @@
+"""Hyperparameters of a Gaussian process with one output: mode of their log posterior, and weighted draws around it.
+
+With u the logarithms of the hyperparameters, u* the mode of log π(u) and H its negative Hessian in units of the prior, draws are
+
+    u_s = u* + R z_s,   R Rᵀ = H⁻¹ with curvatures of at least ¼,   z_s normal scores of Sobol points,
+
+with weights π(u_s) / q(u_s), truncated at S^(−½) times their sum. Everything is computed by the closed forms of `numpy_density`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from scipy.special import logsumexp, ndtri
+from scipy.stats import qmc
+
+from ovkgp.exceptions import FactorizationError
+from ovkgp.inference.gp import OperatorValuedGP
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.initialization import initial_grid, initialize, load_raw_state
+from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator
+from ovkgp.inference.training.numpy_density import NumpyDensity, SingleOutputEvidence
+from ovkgp.inference.training.numpy_values import (
+    KnownMean,
+    NumpyVector,
+    make_kernel_node,
+    make_noise_node,
+)
+from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
+
+MAX_ITERATIONS = 150
+TOLERANCE = 1e-5  # relative change of log π over five iterations of L-BFGS
+SECOND_RUN_ROWS = 150  # with fewer rows, the optimizer also starts from the second-best lengthscale
+SECOND_RUN_GAP = 30.0  # unless it is that much worse than the best
+HESSIAN_STEP = 5e-3  # step of the differences of the gradient
+MIN_CURVATURE = 0.25  # smallest curvature of log π, in units of the prior
+MAX_DRAWS, FEW_ROWS = 32, 150  # number of draws up to this number of rows; half of it beyond
+MIN_DRAWS = 8  # with fewer draws the mode is used alone
+MAX_LAPLACE_SIZE = 12_000  # rows times hyperparameters up to which draws are made
+MAX_FACTOR_BYTES = 32e6  # memory for the Cholesky factors of the draws of one output
+
+
+@dataclass(frozen=True)
+class Draws:
+    """S draws of the hyperparameters of one output: θ (S, k), their weights (S,), and whether the optimizer converged."""
+
+    thetas: np.ndarray
+    weights: np.ndarray
+    mode: np.ndarray = field(repr=False)
+    log_posterior: float = math.nan
+    converged: bool = True
+    evaluations: int = 0
+    active_bounds: tuple = ()
+
+
+class OutputProblem:
+    """Outputs that are observed at the same rows X (n, d), each an independent Gaussian process with the same kind of kernel.
+
+    `gp` has one output, a mean of zero and priors for standardized data; it serves as a template and is changed by `set`. `known`
+    says that the noise variances of all entries are given.
+    """
+
+    def __init__(self, gp: OperatorValuedGP, X: torch.Tensor):
+        self.gp, self.X = gp, X.numpy()
+        surrogate = Observations(X, _standard_outputs(len(X)))
+        initialization = initialize(gp, surrogate)
+        load_raw_state(gp, initialization.values[0])
+        self.vector = ParameterVector(gp, initialization.bounds, initialization.scales)
+        self.numpy_vector = NumpyVector(self.vector)
+        self.kernel = make_kernel_node(gp.kernel, self.X, self.numpy_vector)
+        self.noise = make_noise_node(gp.noise_model, self.numpy_vector)
+        self.priors = make_prior_terms(gp, self.numpy_vector)
+        self.grid = initial_grid(gp, surrogate, self.vector)
+
+    def density(self, y: np.ndarray, known: np.ndarray | None) -> NumpyDensity:
+        """Return log π(u) of one output y (n,), with known noise variances (n,) or None."""
+        data = Observations(torch.from_numpy(self.X), _column(y), None if known is None else _column(known))
+        evidence = SingleOutputEvidence(self.kernel, self.noise, KnownMean(np.zeros((len(y), 1))), data)
+        return NumpyDensity(self.numpy_vector, evidence, self.priors)
+
+    def draw(self, y: np.ndarray, known: np.ndarray | None = None, *, average: bool = True) -> Draws:
+        """Find the mode for one output and, unless the problem is large or `average` is False, draw around it."""
+        density = self.density(y, known)
+        evaluator = ObjectiveEvaluator(self.vector, density)
+        run = self._maximize(density, evaluator)
+        mode, num_draws = run.best.x, self.num_draws() if average else 0
+        self.vector.set(mode)
+        report = {
+            "log_posterior": run.best.value,
+            "converged": run.converged,
+            "active_bounds": self.vector.active_bounds(),
+        }
+        thetas, weights = self._laplace_draws(density, mode, num_draws) if num_draws else (mode[None], np.ones(1))
+        thetas = np.stack([self.numpy_vector.values(u)[0] for u in thetas])
+        return Draws(thetas, weights, mode, evaluations=evaluator.evaluations, **report)
+
+    def num_draws(self) -> int:
+        """Return the number of draws; 0 if the mode is used alone."""
+        n = len(self.X)
+        if n * len(self.vector) > MAX_LAPLACE_SIZE:
+            return 0
+        wanted = MAX_DRAWS if n <= FEW_ROWS else MAX_DRAWS // 2
+        affordable = 2 ** int(math.log2(max(MAX_FACTOR_BYTES / (8 * n * n), 1)))
+        return min(wanted, affordable) if affordable >= MIN_DRAWS else 0
+
+    def _maximize(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> LBFGSRun:
+        """Run L-BFGS from the best point of the grid and, for few rows, from the best one with another lengthscale."""
+        points, lengthscale = self.grid
+        values = np.array([density.value(u) for u in points])
+        order = np.argsort(-values)
+        starts = [order[0]]
+        if len(self.X) <= SECOND_RUN_ROWS:
+            others = order[lengthscale[order] != lengthscale[order[0]]][:1]
+            starts += [i for i in others if values[i] > values[order[0]] - SECOND_RUN_GAP]
+        found = (evaluator.evaluate(points[start]) for start in starts)
+        runs = [LBFGSRun(evaluator, point, MAX_ITERATIONS, TOLERANCE).run() for point in found if point is not None]
+        if not runs:
+            raise FactorizationError(
+                "The posterior density of the hyperparameters cannot be evaluated at any initial point. Check the data for extreme scales."
+            )
+        return max(runs, key=lambda run: run.best.value)
+
+    def _laplace_draws(self, density: NumpyDensity, mode: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
+        scales, (low, high) = self._prior_scales(), self.vector.bounds.T
+        hessian = _difference_hessian(density, mode) * scales * scales[:, None]
+        values, vectors = np.linalg.eigh(hessian)
+        root = scales[:, None] * vectors / np.sqrt(np.maximum(values, MIN_CURVATURE))
+        uniforms = qmc.Sobol(len(mode), seed=0).random(num_draws)
+        scores = ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))
+        points = np.clip(mode + scores @ root.T, low, high)
+        log_weights = np.array([density.value(u) for u in points]) + 0.5 * np.square(scores).sum(1)
+        is_finite = np.isfinite(log_weights)
+        if not is_finite.any():
+            return mode[None], np.ones(1)
+        points, log_weights = points[is_finite], log_weights[is_finite]
+        log_weights = np.minimum(log_weights - logsumexp(log_weights), -0.5 * np.log(len(points)))
+        return points, np.exp(log_weights - logsumexp(log_weights))
+
+    def _prior_scales(self) -> np.ndarray:
+        """Return the prior standard deviation of each variable u; 1 if it has no normal prior."""
+        scales = np.ones(len(self.numpy_vector.is_log))
+        for term in self.priors:
+            if isinstance(term, NormalPriorTerms):
+                scales[term.indices] = term.scale / np.where(
+                    term.is_log, 1.0, term.factor * self.numpy_vector.size[term.indices]
+                )
+        return scales[self.vector.kept]
+
+
+def _standard_outputs(num_rows: int) -> torch.Tensor:
+    """Return a column (n, 1) with variance 1, which sets the units of initial values and bounds."""
+    return (1 - 2.0 * (torch.arange(num_rows, dtype=torch.float64) % 2)).unsqueeze(-1)
+
+
+def _column(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(-1)
+
+
+def _difference_hessian(density: NumpyDensity, u: np.ndarray) -> np.ndarray:
+    """Return the negative Hessian (k, k) of a log density by one-sided differences of its gradient."""
+    _, here = density(u)
+    steps = HESSIAN_STEP * np.eye(len(u))
+    columns = np.stack([here - density(u + step)[1] for step in steps]) / HESSIAN_STEP
+    return (columns + columns.T) / 2
