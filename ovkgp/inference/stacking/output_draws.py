@@ -10,10 +10,12 @@ with weights π(u_s) / q(u_s), truncated at S^(−½) times their sum. Everythin
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from scipy.special import logsumexp, ndtri
 from scipy.stats import qmc
 
@@ -86,8 +88,19 @@ class OutputProblem:
         """Find the mode for one output and, unless the problem is large or `average` is False, draw around it."""
         density = self.density(y, known)
         evaluator = ObjectiveEvaluator(self.vector, density)
-        run = self._maximize(density, evaluator)
-        mode, num_draws = run.best.x, self.num_draws() if average else 0
+        return self._result(density, evaluator, self._maximize(density, evaluator), self.num_draws() if average else 0)
+
+    def draw_from(self, mode: np.ndarray, y: np.ndarray, known: np.ndarray | None, max_iter: int) -> Draws:
+        """Find the mode for one output by at most `max_iter` iterations from a point close to it, without draws."""
+        density = self.density(y, known)
+        evaluator = ObjectiveEvaluator(self.vector, density)
+        point = evaluator.evaluate(np.clip(mode, *self.vector.bounds.T))
+        if point is None:
+            return self.draw(y, known, average=False)
+        return self._result(density, evaluator, LBFGSRun(evaluator, point, max_iter, TOLERANCE).run(), 0)
+
+    def _result(self, density: NumpyDensity, evaluator: ObjectiveEvaluator, run: LBFGSRun, num_draws: int) -> Draws:
+        mode = run.best.x
         self.vector.set(mode)
         report = {
             "log_posterior": run.best.value,
@@ -97,6 +110,17 @@ class OutputProblem:
         thetas, weights = self._laplace_draws(density, mode, num_draws) if num_draws else (mode[None], np.ones(1))
         thetas = np.stack([self.numpy_vector.values(u)[0] for u in thetas])
         return Draws(thetas, weights, mode, evaluations=evaluator.evaluations, **report)
+
+    def kernel_at(self, theta: np.ndarray) -> Kernel:
+        """Return a copy of the kernel at θ (k,)."""
+        kernel = deepcopy(self.gp.kernel)
+        for (name, raw), own in zip(kernel.named_parameters(), self.gp.kernel.parameters(), strict=True):
+            if id(own) in self.numpy_vector.positions:
+                owner, _, leaf = name.rpartition(".")
+                value = torch.from_numpy(theta[self.numpy_vector.positions[id(own)]]).reshape(raw.shape)
+                constraint = kernel.get_submodule(owner).constraint_for_parameter_name(leaf)
+                raw.data = value if constraint is None else constraint.inverse_transform(value)
+        return kernel
 
     def num_draws(self) -> int:
         """Return the number of draws; 0 if the mode is used alone."""
