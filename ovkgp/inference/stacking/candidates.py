@@ -15,7 +15,9 @@ where the density of a row is the product of the marginal densities of its obser
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -87,16 +89,21 @@ def default_candidates(base: str | None = None) -> tuple[Candidate, ...]:
 class FittedCandidate:
     """A trained candidate.
 
-    `gp` is the model at the mode, `log_density` (n, p) the log densities of the entries given the other rows, and `scores` (n, p) their
-    standardized residuals, NaN where missing. `draws` are those of each output, and None if the posterior is that of `gp`.
+    `make_gp` makes the model at the mode, `log_density` (n, p) the log densities of the entries given the other rows, and `scores` (n, p) their
+    standardized residuals, NaN where missing. `draws` are those of each output.
     """
 
     name: str
-    gp: OperatorValuedGP
+    make_gp: Callable[[], OperatorValuedGP]
     posterior: Posterior
     log_density: np.ndarray
     scores: np.ndarray
-    draws: list[Draws] | None = None
+    draws: list[Draws]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the training."""
+        return any(draws.interrupted for draws in self.draws)
 
 
 class IndependentFit:
@@ -119,7 +126,10 @@ class IndependentFit:
 
     def train(self, *, average: bool = True) -> FittedCandidate:
         """Train and condition every output, with draws around the mode if `average` and they are affordable."""
-        found = [(*one, one[0].draw(one[1], one[2], average=average)) for one in self.outputs()]
+        found = []
+        for problem, y, known, rows in self.outputs():
+            average = average and not any(draws.interrupted for *_, draws in found)
+            found.append((problem, y, known, rows, problem.draw(y, known, average=average)))
         shape = self.data.Y.shape
         log_density, scores = np.full(shape, np.nan), np.full(shape, np.nan)
         parts = []
@@ -131,7 +141,7 @@ class IndependentFit:
             parts.append(part)
         all_draws = [draws for *_, draws in found]
         return FittedCandidate(
-            self.candidate.name, self._mode(found), IndependentMixture(parts), log_density, scores, all_draws
+            self.candidate.name, partial(self._mode, found), IndependentMixture(parts), log_density, scores, all_draws
         )
 
     def restore(self, draws: list[Draws]) -> IndependentMixture:

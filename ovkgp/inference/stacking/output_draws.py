@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -48,15 +48,17 @@ MAX_FACTOR_BYTES = 32e6  # memory for the Cholesky factors of the draws of one o
 
 @dataclass(frozen=True)
 class Draws:
-    """S draws of the hyperparameters of one output: θ (S, k), their weights (S,), and whether the optimizer converged."""
+    """S draws of the hyperparameters of one output: θ (S, k), their weights (S,), and the mode u* (k,) with its search."""
 
     thetas: np.ndarray
     weights: np.ndarray
-    mode: np.ndarray = field(repr=False)
+    mode: np.ndarray
     log_posterior: float = math.nan
     converged: bool = True
+    interrupted: bool = False
+    iterations: int = 0
     evaluations: int = 0
-    active_bounds: tuple = ()
+    active_bounds: tuple[tuple[str, int, str], ...] = ()
 
 
 class OutputProblem:
@@ -85,10 +87,21 @@ class OutputProblem:
         return NumpyDensity(self.numpy_vector, evidence, self.priors)
 
     def draw(self, y: np.ndarray, known: np.ndarray | None = None, *, average: bool = True) -> Draws:
-        """Find the mode for one output and, unless the problem is large or `average` is False, draw around it."""
+        """Find the mode for one output and, unless the problem is large or `average` is False, draw around it.
+
+        Ctrl-C keeps the best point so far.
+        """
         density = self.density(y, known)
         evaluator = ObjectiveEvaluator(self.vector, density)
-        return self._result(density, evaluator, self._maximize(density, evaluator), self.num_draws() if average else 0)
+        try:
+            runs = self._maximize(density, evaluator)
+            best = max(runs, key=lambda run: run.best.value)
+            found = {"converged": best.converged, "iterations": sum(run.iterations for run in runs)}
+        except KeyboardInterrupt:
+            if evaluator.best is None:
+                raise
+            found, average = {"converged": False, "interrupted": True}, False
+        return self._result(density, evaluator, self.num_draws() if average else 0, **found)
 
     def draw_from(self, mode: np.ndarray, y: np.ndarray, known: np.ndarray | None, max_iter: int) -> Draws:
         """Find the mode for one output by at most `max_iter` iterations from a point close to it, without draws."""
@@ -97,19 +110,16 @@ class OutputProblem:
         point = evaluator.evaluate(np.clip(mode, *self.vector.bounds.T))
         if point is None:
             return self.draw(y, known, average=False)
-        return self._result(density, evaluator, LBFGSRun(evaluator, point, max_iter, TOLERANCE).run(), 0)
+        run = LBFGSRun(evaluator, point, max_iter, TOLERANCE).run()
+        return self._result(density, evaluator, 0, converged=run.converged, iterations=run.iterations)
 
-    def _result(self, density: NumpyDensity, evaluator: ObjectiveEvaluator, run: LBFGSRun, num_draws: int) -> Draws:
-        mode = run.best.x
+    def _result(self, density: NumpyDensity, evaluator: ObjectiveEvaluator, num_draws: int, **found) -> Draws:
+        mode, value = evaluator.best.x, evaluator.best.value
         self.vector.set(mode)
-        report = {
-            "log_posterior": run.best.value,
-            "converged": run.converged,
-            "active_bounds": self.vector.active_bounds(),
-        }
-        thetas, weights = self._laplace_draws(density, mode, num_draws) if num_draws else (mode[None], np.ones(1))
-        thetas = np.stack([self.numpy_vector.values(u)[0] for u in thetas])
-        return Draws(thetas, weights, mode, evaluations=evaluator.evaluations, **report)
+        bounds = self.vector.active_bounds()
+        points, weights = self._laplace_draws(density, mode, num_draws) if num_draws else (mode[None], np.ones(1))
+        thetas = np.stack([self.numpy_vector.values(u)[0] for u in points])
+        return Draws(thetas, weights, mode, value, evaluations=evaluator.evaluations, active_bounds=bounds, **found)
 
     def kernel_at(self, theta: np.ndarray) -> Kernel:
         """Return a copy of the kernel at θ (k,)."""
@@ -131,7 +141,7 @@ class OutputProblem:
         affordable = 2 ** int(math.log2(max(MAX_FACTOR_BYTES / (8 * n * n), 1)))
         return min(wanted, affordable) if affordable >= MIN_DRAWS else 0
 
-    def _maximize(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> LBFGSRun:
+    def _maximize(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> list[LBFGSRun]:
         """Run L-BFGS from the best point of the grid and, for few rows, from the best one with another lengthscale."""
         points, lengthscale = self.grid
         values = np.array([density.value(u) for u in points])
@@ -146,7 +156,7 @@ class OutputProblem:
             raise FactorizationError(
                 "The posterior density of the hyperparameters cannot be evaluated at any initial point. Check the data for extreme scales."
             )
-        return max(runs, key=lambda run: run.best.value)
+        return runs
 
     def _laplace_draws(self, density: NumpyDensity, mode: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
         scales, (low, high) = self._prior_scales(), self.vector.bounds.T

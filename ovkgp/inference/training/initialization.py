@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -122,35 +123,44 @@ def initial_grid(gp, data: Observations, vector: ParameterVector) -> InitialGrid
     noise variances and slope variances are those of `GRID_NOISES` and `GRID_SLOPES`, relative to the data. The variance of a field
     kernel, which is that of derivatives, follows its lengthscale. Complexity: O(500²·d).
     """
-    base, entries = vector.get(), {id(entry.parameter): entry for entry in vector.entries}
+    entries = {id(entry.parameter): entry for entry in vector.entries}
     units = Units.of(data.X, output_covariance(latent_values(gp, data)))
     found = [
         (p, entries.get(id(getattr(p.module, f"raw_{p.name}", None)))) for p in kernel_parameters(gp.kernel, units)
     ]
-    found = [(parameter, entry) for parameter, entry in found if entry is not None]
-    full, points = vector.expand(base), []
-    noise = getattr(gp, "noise_model", None) if getattr(gp, "likelihood", None) is None else None
-    noise = entries.get(id(noise.log_scale)) if noise is not None and noise.is_trained else None
-    has_slopes = any(parameter.role == "slope_variance" for parameter, _ in found)
-    for index in range(NUM_GRID_LENGTHSCALES if any(p.role == "lengthscale" for p, _ in found) else 1):
-        for relative_noise in GRID_NOISES if noise is not None else (RELATIVE_NOISE,):
-            for slope in GRID_SLOPES if has_slopes else (1.0,):
-                point, step = full.copy(), 0.0
-                for parameter, entry in found:
-                    if parameter.role == "lengthscale":
-                        before = point[entry.span].mean()
-                        point[entry.span] = _variables(entry, _grid_lengthscales(parameter)[index])
-                        step = point[entry.span].mean() - before
-                    elif parameter.role == "slope_variance":
-                        size = slope * parameter.units.variance / _positive(parameter.units.mean_squared_norm)
-                        point[entry.span] = _variables(entry, size)
-                    elif parameter.role == "variance" and parameter.units.is_derivative_variance:
-                        point[entry.span] = full[entry.span] + 2 * step
-                if noise is not None:
-                    point[noise.span] += 0.5 * math.log(relative_noise / RELATIVE_NOISE)
-                points.append((np.clip(point[vector.kept], *vector.bounds.T), index))
-    rows, indices = zip(*points, strict=True)
-    return InitialGrid(np.stack(rows), np.array(indices))
+    by_role = {role: [(p, e) for p, e in found if e is not None and p.role == role] for role in ROLES}
+    base = vector.expand(vector.get())
+
+    lengthscales = []  # points that differ in lengthscales and variances of derivatives
+    grids = [(entry.span, _grid_variables(parameter, entry)) for parameter, entry in by_role["lengthscale"]]
+    for index in range(NUM_GRID_LENGTHSCALES if grids else 1):
+        point = base.copy()
+        for span, values in grids:
+            point[span] = values[index]
+        steps = [(point[span] - base[span]).mean() for span, _ in grids]
+        for parameter, entry in by_role["variance"]:
+            if parameter.units.is_derivative_variance and steps:
+                point[entry.span] += 2 * steps[0]
+        lengthscales.append(point)
+
+    noise = None if getattr(gp, "likelihood", None) is not None else entries.get(id(gp.noise_model.log_scale))
+    shifts = [0.5 * math.log(value / RELATIVE_NOISE) for value in GRID_NOISES] if noise is not None else [0.0]
+    slopes = GRID_SLOPES if by_role["slope_variance"] else (1.0,)
+    points, indices = [], []
+    for (index, start), shift, slope in product(enumerate(lengthscales), shifts, slopes):
+        point = start.copy()
+        for parameter, entry in by_role["slope_variance"]:
+            size = slope * parameter.units.variance / _positive(parameter.units.mean_squared_norm)
+            point[entry.span] = _variables(entry, size)
+        if noise is not None:
+            point[noise.span] += shift
+        points.append(np.clip(point[vector.kept], *vector.bounds.T))
+        indices.append(index)
+    return InitialGrid(np.stack(points), np.array(indices))
+
+
+def _grid_variables(parameter: KernelParameter, entry) -> list[np.ndarray]:
+    return [_variables(entry, value) for value in _grid_lengthscales(parameter)]
 
 
 def _variables(entry, value: Tensor) -> np.ndarray:
