@@ -29,6 +29,7 @@ from ovkgp.inference.posteriors.exact import stored_observations
 from ovkgp.inference.posteriors.leave_one_out import group_index
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.prediction import Prediction
+from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.metrics import r2_score
 
 POSTERIOR_ATTRIBUTES = (  # fitted attributes of every regressor with a `posterior_`, for model files
@@ -312,7 +313,7 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
 
     def _drawn_models(self) -> Iterator[OperatorValuedGP]:
         """Yield the model at each hyperparameter draw, or at the point estimate; the next one may replace its values."""
-        if isinstance(self.posterior_, MixturePosterior):
+        if isinstance(self.posterior_, MixturePosterior) and self.hyperparameter_draws is not None:
             yield from map(self.posterior_.parts.set_draw, range(len(self.posterior_)))
         else:
             yield self.gp_
@@ -385,8 +386,12 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
             )
         is_by_entry = isinstance(groups, str) and groups == "entries"
         index = None if is_by_entry else group_index(groups, data.num_rows)
-        predictions = (gp.leave_one_out(data.X, data.Y, data.noise, groups=groups) for gp in self._drawn_models())
-        mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y, index)
+        if isinstance(self.posterior_, StackPosterior):
+            index = torch.arange(data.num_rows) if index is None else index  # its outputs are independent
+            (mean, std, cdf), is_gaussian = self.posterior_.held_out(data.Y, index), False
+        else:
+            predictions = (gp.leave_one_out(data.X, data.Y, data.noise, groups=groups) for gp in self._drawn_models())
+            mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y, index)
         scaling = self.scaling_
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)

@@ -9,8 +9,8 @@ import numpy as np
 from gpytorch.kernels import Kernel
 
 from ovkgp.estimators.common.formatting import format_number
-from ovkgp.estimators.common.named_kernels import num_features
-from ovkgp.estimators.common.summary import evidence_name, likelihood_names, pluralize
+from ovkgp.estimators.common.named_kernels import DEFAULT_BASE_KERNEL, num_features
+from ovkgp.estimators.common.summary import describe_candidates, evidence_name, likelihood_names, pluralize
 from ovkgp.inference.model.mean_noise import PolynomialMean
 from ovkgp.kernels.records import NamedKernel, named_kernels
 
@@ -48,6 +48,11 @@ STRUCTURES = {  # descriptions by structure, as in `kernel_`; "single" is any of
         "independent outputs",
         "Each output is a separate Gaussian process with its own variance and lengthscales. Observations of one output carry no information about another.",
         "K(x, z) = diag(s_1^2 k_1(x, z), …, s_p^2 k_p(x, z))",
+    ),
+    "auto": Description(
+        "a mixture of models of independent outputs",
+        "Each output is modeled by several candidate Gaussian processes, with and without a linear term, and the candidates are averaged with weights that maximize the density of held-out rows. New observations of different outputs at one point are correlated like the leave-one-out residuals.",
+        "p(y) = Σ_k w_k p_k(y),   k_k(x, z) = 1 + v x · z + s^2 κ_k(x, z)",
     ),
     "identity": Description(
         "independent outputs with one kernel",
@@ -143,6 +148,7 @@ def describe_base_kernel(options: dict[str, Any]) -> NamedKernel | None:
     """Describe the scalar kernel of an estimator with these options; None if it is an object, or there is none."""
     kernel = options.get("kernel")
     base = options.get("base_kernel", kernel)
+    base = DEFAULT_BASE_KERNEL if base == "auto" and kernel != "auto" else base
     return None if isinstance(kernel, Kernel) or isinstance(base, Kernel) else named_kernels().get(base)
 
 
@@ -205,12 +211,20 @@ def describe_gp(estimator) -> dict[str, str | None]:
         "Noise": _describe_noise(estimator),
         "Approximation": _describe_approximation(estimator),
         "Hyperparameters": {
+            "auto": _describe_automatic_hyperparameters(estimator),
             "evidence": f"by evidence: the values of {describe_training_goal(estimator)}",
             "fixed": "fixed at the values of the given kernel",
         }.get(estimator.hyperparameters, f"sampled from their posterior ({estimator.hyperparameters})"),
         "Candidates": _describe_candidates(estimator),
         "Evidence": _describe_evidence(estimator),
     }
+
+
+def _describe_automatic_hyperparameters(estimator) -> str:
+    draws = [len(draws.weights) for own in getattr(estimator.posterior_, "draws", ()) for draws in own]
+    if max(draws, default=1) > 1:
+        return f"averaged over up to {max(draws)} weighted draws per candidate and output, around the mode of their posterior"
+    return f"by evidence: the values of {describe_training_goal(estimator)}"
 
 
 def _describe_likelihood(estimator) -> str:
@@ -255,11 +269,8 @@ def _count_frequencies(number: int) -> str:
 
 
 def _describe_candidates(estimator) -> str | None:
-    scores = getattr(estimator, "candidates_", None)
-    if scores is None:
-        return None
-    text = ", ".join(f"{name} {format_number(score, 6)}" for name, score in scores.items())
-    return f"{text} (log evidence − number of hyperparameters; the larger was selected)"
+    candidates = getattr(estimator, "candidates_", None)
+    return None if candidates is None else describe_candidates(candidates, evidence_name(estimator))
 
 
 def _describe_evidence(estimator) -> str:

@@ -40,7 +40,8 @@ from ovkgp.kernels.records import make_scalar_kernel, named_kernels
 FIELDS = ("curl_free", "divergence_free", "helmholtz")
 STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
 ALIASES = {"icm": "decomposable"}  # other names of structures
-CANDIDATES = ("independent", "decomposable")  # structures that kernel="auto" compares
+CANDIDATES = ("independent", "decomposable")  # structures that kernel="auto" compares if outputs are missing
+DEFAULT_BASE_KERNEL = "matern52"  # base_kernel="auto" of a single structure
 FREE = (FreeMatrix, FullMatrix)  # output matrices with a free scale per output
 
 
@@ -49,6 +50,7 @@ def base_kernel(base: str | Kernel, num_dims: int | None = None) -> Kernel:
     if isinstance(base, Kernel):
         check_scalar_kernel(base, "base_kernel")
         return deepcopy(base)
+    base = DEFAULT_BASE_KERNEL if base == "auto" else base
     if base not in named_kernels():
         names = ", ".join(map(repr, named_kernels()))
         raise OptionError(f"base_kernel must be one of {names} or a scalar kernel, got {base!r}.")

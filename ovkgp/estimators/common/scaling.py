@@ -217,13 +217,16 @@ def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.
         return value * scale[int(of_one[2])] ** (2 if of_one[1] == "noise" else 1)
     if structure == "given":  # in original units
         return value
-    if path[-1] == "lengthscale":
-        return value * (scaling.input_scale if value.size > 1 else scaling.input_scale[0])
+    if path[-1] == "lengthscale":  # one lengthscale of standardized inputs is one per input in original units
+        return value * (scaling.input_scale[0] if np.ptp(scaling.input_scale) == 0 else scaling.input_scale)
+    if structure in ("auto", "independent") and path[-1] in ("variance", "constant"):  # of a linear and a constant term
+        value = value * scale[int(path[0])] ** 2
+        return value / scaling.input_scale**2 if path[-1] == "variance" else value
     if path[-1] == "output_matrix":
         return value * np.outer(scale, scale)
     if path[-1] != "outputscale":
         return value
-    if structure == "independent":
+    if structure in ("auto", "independent"):
         return value * scale[int(path[0])] ** 2
     return value * (scale[0] * scaling.input_scale[0]) ** 2
 

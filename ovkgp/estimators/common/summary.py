@@ -28,14 +28,14 @@ MAX_SUMMARY_COST = 1e9  # elementary operations for the predictions of held-out 
 INTERVAL_LEVEL = 0.9  # level of the intervals whose coverage a summary reports
 MAX_SUMMARY_ROWS = 60  # rows of the table of hyperparameters in a summary
 
-VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std"}
+VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "slope std", "constant": "constant std"}
 """Hyperparameters that are variances, and the names of their square roots."""
 FIELD_VARIANCES = {"curl_free": "potential std", "divergence_free": "stream function std"}
 """Names of the square root of the outputscale of a field kernel, which scales a potential or a stream function."""
 MATRICES = {"output_matrix": "signal", "noise": "noise"}  # matrices between outputs
 NAMES = {"mean.slopes": "mean slope", "alpha": "alpha", "period_length": "period", "df": "degrees of freedom"}
 """Other names that differ from those in the code."""
-PER_INPUT = ("lengthscale", "period_length")
+PER_INPUT = ("lengthscale", "period_length", "variance")
 FACT_LABELS = {"lam_": "λ", "gap_": "duality gap", "nesting_rate_": "nested curves", "missing_": "missing"}
 """Numbers of a fitted estimator that `summarize_facts` shows."""
 
@@ -240,7 +240,9 @@ def list_active_bounds(estimator) -> list[str]:
 def summarize(estimator) -> Summary:
     """Describe a fitted `GPRegressor`: data, evidence, hyperparameters in original units, and notes."""
     counts, evidence = estimator._num_observed, evidence_name(estimator)
-    lines = [f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}"]
+    is_mixture = estimator.kernel_ == "auto"
+    name = "mixture of candidates" if is_mixture else f"{estimator.kernel_} kernel"
+    lines = [f"GPRegressor: {name}, {_approximation(estimator)}"]
     about = {"data": _data(estimator)}
     names, roles = axis_names(estimator), ("input", "output")
     units = [
@@ -255,15 +257,15 @@ def summarize(estimator) -> Summary:
     if estimator.fit_report_ is not None:
         about[evidence] += f"; optimization: {estimator.fit_report_.message}"
     if hasattr(estimator, "candidates_"):
-        scores = ", ".join(f"{name} {score:.4g}" for name, score in estimator.candidates_.items())
-        about["candidates"] = f"{scores} ({evidence} − number of hyperparameters)"
+        about["candidates"] = describe_candidates(estimator.candidates_, evidence)
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
     if (held_out := _describe_held_out_rows(estimator)) is not None:
         about["held-out"] = held_out
     width = max(map(len, about)) + 3
     lines += [f"  {name:<{width}}{text}" for name, text in about.items()]
-    lines.append("  hyperparameters (original units)")
+    of_best = " of the heaviest candidate at its mode" if is_mixture else ""
+    lines.append(f"  hyperparameters{of_best} (original units)")
     lines += [f"    {line}" for line in format_hyperparameters(hyperparameter_table(estimator))]
     lines += [
         f"  note: output {name} has only {pluralize(int(count), 'observation')}"
@@ -272,6 +274,16 @@ def summarize(estimator) -> Summary:
     ]
     lines += [f"  note: {text}" for text in list_active_bounds(estimator)]
     return Summary("\n".join(lines))
+
+
+def describe_candidates(candidates: dict, evidence: str) -> str:
+    """Describe the candidates of kernel="auto": weights and scores of a mixture, or the criterion of a selection."""
+    if any(isinstance(score, float) for score in candidates.values()):
+        scores = ", ".join(f"{name} {score:.4g}" for name, score in candidates.items())
+        return f"{scores} ({evidence} − number of hyperparameters; the largest was selected)"
+    ordered = sorted(candidates.items(), key=lambda item: -item[1].weight)
+    scores = (f"{name} {s.weight:.0%} ({s.log_density:.3g} ± {s.standard_error:.1g})" for name, s in ordered)
+    return f"{', '.join(scores)}: weight (mean log density of held-out entries)"
 
 
 def summarize_facts(estimator) -> Summary:

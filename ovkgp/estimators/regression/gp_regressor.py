@@ -62,6 +62,7 @@ from ovkgp.estimators.regression.hyperparameters import (
     reject_sampling,
     supports_partial_fit,
 )
+from ovkgp.estimators.regression.stack import train_stack, uses_stack
 from ovkgp.estimators.regression.training import (
     MODEL_BUILDER,
     TrainedModel,
@@ -81,6 +82,7 @@ from ovkgp.estimators.regression.variational import (
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.gp import VARIANCES
+from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
 STANDARDIZED = "standardized (`scaling_`); the methods of the estimator use original units"  # units of `posterior_`
@@ -101,11 +103,13 @@ class GPRegressor(PosteriorRegressor):
     Parameters
     ----------
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
-        Structure of the kernel. "auto" selects "independent" or "decomposable" (also "icm") by evidence; "lmc" is a sum of
-        `rank` decomposable kernels; the last three are for vector fields. A kernel object is copied and used in original
-        units: its values, priors and constraints are, and X and Y are not scaled.
-    base_kernel : {"matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="matern52"
-        Scalar kernel of the named structures, or a kernel object in original units.
+        Structure of the kernel. "auto" is a mixture of candidates of independent outputs for up to 4000 rows, and one model
+        beyond (see Notes); "decomposable" (also "icm") couples the outputs; "lmc" is a sum of `rank` decomposable kernels;
+        the last three are for vector fields. A kernel object is copied and used in original units: its values, priors and
+        constraints are, and X and Y are not scaled.
+    base_kernel : {"auto", "matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="auto"
+        Scalar kernel of the named structures, or a kernel object in original units. "auto" is "matern52" for a single
+        structure, and different ones for the candidates of `kernel="auto"`.
     rank : int, default=2
         Rank of the output matrix if `kernel="decomposable"`; number of components if `kernel="lmc"` (at least 2).
     approximation : {"auto", "exact", "orff", "nystrom", "variational"}, default="auto"
@@ -117,8 +121,9 @@ class GPRegressor(PosteriorRegressor):
         inducing points.
     noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
         Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p) in units of Y is fixed.
-    hyperparameters : {"evidence", "fixed", "laplace", "svi", "nuts"}, default="evidence"
-        "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
+    hyperparameters : {"auto", "evidence", "fixed", "laplace", "svi", "nuts"}, default="auto"
+        "auto" averages the candidates of `kernel="auto"` over draws around the mode of their hyperparameters where rows are
+        few, and is "evidence" otherwise. "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
         to the scales of the data, on all other parameters of kernel and noise. "fixed" keeps those of a kernel object, in
         original units, and sets a noise given by name to a tenth of the variance of each output. The others train and then
         sample them; predictions average over the draws.
@@ -159,7 +164,8 @@ class GPRegressor(PosteriorRegressor):
     log_evidence_ : float
         log p(Y), averaged over draws, or the evidence lower bound of a variational model, in original units.
     candidates_ : dict
-        For `kernel="auto"`, log evidence minus the number of trained parameters of each candidate.
+        For `kernel="auto"`, the weight of each candidate, its mean log density of held-out entries in original units, and
+        the standard error of that mean; log evidence minus the number of trained parameters if one structure was selected.
     fit_report_ : FitReport or None
         Report of the optimization; None for "fixed".
     output_names_, n_outputs_, n_features_in_, feature_names_in_
@@ -167,6 +173,11 @@ class GPRegressor(PosteriorRegressor):
 
     Notes
     -----
+    `kernel="auto"` is a mixture of three models of independent outputs: a linear function plus a Matérn-5/2 kernel with one
+    lengthscale, a Matérn-3/2 kernel with one lengthscale per input, and a linear function plus a rational quadratic kernel with
+    wide priors. Their weights maximize the density of held-out rows (stacking). Correlations between new observations of
+    different outputs are those of the leave-one-out residuals. `gp_` is the heaviest candidate at its mode.
+
     Posteriors of all draws that need more than 1 GB (with the exact kernel beyond about 1500 rows, or 1500 observed entries if
     the kernel is not separable or outputs are missing) are recomputed at every call. Use fewer draws or features there.
 
@@ -196,12 +207,12 @@ class GPRegressor(PosteriorRegressor):
     has_trained_hyperparameters = True
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "kernel": [one_of("auto", *STRUCTURES, *ALIASES), Kernel],
-        "base_kernel": BASE_KERNEL,
+        "base_kernel": [one_of("auto"), *BASE_KERNEL],
         "rank": [integer()],
         "approximation": [one_of("auto", "exact", "orff", "nystrom", "variational")],
         "num_frequencies": [one_of("auto"), integer()],
         "noise": [one_of("shared", "per_output", "full"), POSITIVE, "array-like"],
-        "hyperparameters": [one_of("fixed", "evidence", *SAMPLED)],
+        "hyperparameters": [one_of("auto", "fixed", "evidence", *SAMPLED)],
         "likelihood": LIKELIHOOD,
         "training_rows": [integer(), None],
         "variance": [one_of(*VARIANCES)],
@@ -214,12 +225,12 @@ class GPRegressor(PosteriorRegressor):
     def __init__(
         self,
         kernel="auto",
-        base_kernel="matern52",
+        base_kernel="auto",
         rank=2,
         approximation="auto",
         num_frequencies="auto",
         noise="per_output",
-        hyperparameters="evidence",
+        hyperparameters="auto",
         likelihood="gaussian",
         training_rows=10_000,
         variance="guarded",
@@ -273,7 +284,7 @@ class GPRegressor(PosteriorRegressor):
             self._store(model)
             if self.hyperparameters in SAMPLED:
                 draw_hyperparameters(self, *model.trained, seed)
-            self._condition(table)
+            self._condition(table, model.posterior)
             self._report()
         return self
 
@@ -302,9 +313,11 @@ class GPRegressor(PosteriorRegressor):
         is_real = check_likelihood_data(self, table, checkpoint) if variational else None
         job = TrainingJob(self, table, seed, checkpoint, moments, is_real)
 
+        if not features and uses_stack(self, table, checkpoint):
+            return train_stack(job)
         models, criteria = {}, {}
         name = name_structure(self.kernel)
-        if name == "auto" and (table.Y.shape[1] == 1 or self.hyperparameters == "fixed"):
+        if name == "auto" and (table.is_complete or table.Y.shape[1] == 1 or self.hyperparameters == "fixed"):
             name = "independent"
         elif name == "auto":
             models, criteria = train_candidates(job, train_variational_candidate if variational else train_candidate)
@@ -351,8 +364,12 @@ class GPRegressor(PosteriorRegressor):
                 stacklevel=3,
             )
 
-    def _condition(self, table: Table) -> None:
-        """Condition the trained model on all rows."""
+    def _condition(self, table: Table, posterior: Posterior | None) -> None:
+        """Condition the trained model on all rows, unless training has done so."""
+        self._num_observed = np.isfinite(table.Y).sum(0)
+        if posterior is not None:
+            self.posterior_ = posterior
+            return
         draws = getattr(self, "draws_", None)
         if draws is None and self.approximation_ in ("orff", "nystrom"):
             self._add(table)
@@ -364,7 +381,6 @@ class GPRegressor(PosteriorRegressor):
             max_draws = (self.sampling or {}).get("max_draws", MIXTURE_DRAWS)
             with name_hyperparameters_on_failure(self, self.kernel_, self.scaling_):
                 self.posterior_ = self.gp_.condition(X, Y, draws, noise, variance=self.variance, max_draws=max_draws)
-        self._num_observed = np.isfinite(table.Y).sum(0)
 
     def _report(self) -> None:
         """Compute noise and evidence in original units, and name the units of the posterior."""
@@ -546,7 +562,7 @@ class GPRegressor(PosteriorRegressor):
             return "chunks need a feature map, such as --set approximation=orff"
         if options.get("likelihood", "gaussian") != "gaussian":
             return "chunks need a Gaussian likelihood"
-        if options.get("hyperparameters", "evidence") not in ("evidence", "fixed"):
+        if options.get("hyperparameters", "auto") not in ("auto", "evidence", "fixed"):
             return "sampling hyperparameters needs all rows, unlike --set hyperparameters=evidence"
         return None
 

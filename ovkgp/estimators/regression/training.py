@@ -34,6 +34,7 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.gp import check_inputs
 from ovkgp.inference.likelihoods import register_likelihood_priors
+from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
 from ovkgp.inference.training.kernel_parameters import Units
 from ovkgp.inference.training.priors import PriorRegistry, normal
@@ -62,8 +63,9 @@ class TrainedModel:
     scaling: Scaling
     approximation: str
     gp: OperatorValuedGP | VariationalGP
-    candidates: dict[str, float]
+    candidates: dict
     trained: tuple[OperatorValuedGP | VariationalGP, Table]
+    posterior: Posterior | None = None  # of all rows, if training computed it
 
 
 @dataclass(frozen=True)

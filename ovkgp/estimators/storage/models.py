@@ -43,6 +43,7 @@ from ovkgp.inference.posteriors.exact import IndependentPosterior
 from ovkgp.inference.posteriors.mixture import ConditionedDraws, MixturePosterior, validate_draws
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.posteriors.weight_posterior import WeightPosterior
+from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.exact import DenseStrategy, IterativeStrategy, KroneckerStrategy
 from ovkgp.inference.strategies.features import MAX_LANDMARKS, FeatureStrategy, predictive_noise, sign_statistics
@@ -51,6 +52,7 @@ from ovkgp.inference.variational.inducing import InducingPoints
 
 KERNEL, UNSCALED = "kernel.", "unscaled"
 """Prefixes of the values of the kernel, and of the unscaled kernel of a ridge estimator."""
+STACK_ATTRIBUTES = ("candidates", "draws", "weights", "data", "correlation")  # from which a mixture is computed
 VARIATIONAL_OPTIONS = ("family", "rank", "learn_inducing")
 STRATEGIES = {  # strategies that compute posteriors with the exact kernel again, by the class of their solver
     DenseSolver: ("dense", DenseStrategy),
@@ -170,6 +172,9 @@ def _blank_variational(header: dict, points: Tensor, kernel: Kernel, tensors: di
 
 def encode_posterior(name: str, posterior: Posterior, gp: OperatorValuedGP | VariationalGP, tensors: dict) -> dict:
     """Return the posterior of a model as JSON, and add what it is computed from to `tensors`."""
+    if isinstance(posterior, StackPosterior):
+        state = {key: encode(f"{name}.{key}", getattr(posterior, key), tensors) for key in STACK_ATTRIBUTES}
+        return {"kind": "stack"} | state
     if isinstance(posterior, MixturePosterior):
         return _encode_mixture(name, posterior.parts, gp, tensors)
     if isinstance(gp, VariationalGP):
@@ -210,6 +215,9 @@ def decode_posterior(
     entry: dict, tensors: dict[str, Tensor], gp: OperatorValuedGP | VariationalGP
 ) -> Posterior | MixturePosterior:
     """Compute the posterior of `encode_posterior` again: one conditioning, or one per draw."""
+    if entry["kind"] == "stack":
+        with torch.no_grad():
+            return StackPosterior.of_draws(**{key: decode(entry[key], tensors) for key in STACK_ATTRIBUTES})
     if entry["kind"] == "mixture":
         return _decode_mixture(entry, tensors, gp)
     if entry["kind"] == "variational":

@@ -38,9 +38,13 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import Landmarks
 from ovkgp.inference.sampling.arviz_data import groups_of, to_arviz_object
+from ovkgp.inference.stacking.candidates import Candidate
+from ovkgp.inference.stacking.output_draws import Draws
+from ovkgp.inference.stacking.stack import CandidateScore
 from ovkgp.inference.statistics.statistics import Statistics
 from ovkgp.inference.tasks.factors import DerivativeTaskFactor, FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, zero_offset
+from ovkgp.inference.training.kernel_parameters import PriorSettings
 from ovkgp.inference.variational.families import Frame, WeightGaussian
 from ovkgp.kernels import OutputMatrix
 from ovkgp.losses import TaskMeasure
@@ -49,8 +53,11 @@ if TYPE_CHECKING:
     import xarray
 
 _SHARED = (FitReport, Landmarks, Observations, Statistics, TaskMeasure, WeightGaussian, Frame)
+_STACK = (Candidate, CandidateScore, Draws, PriorSettings)
 _TASKS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor)
-RECORDS = {kind.__name__: kind for kind in (*_SHARED, *_TASKS)}  # classes stored with all their attributes, by name
+RECORDS = {
+    kind.__name__: kind for kind in (*_SHARED, *_STACK, *_TASKS)
+}  # classes stored with all their attributes, by name
 FUNCTIONS = {"zero_offset": zero_offset}  # functions that may be stored, by name
 ARVIZ = ("InferenceData", "DataTree")  # classes of ArviZ objects, by name
 SPARSE = {  # sparse matrices of SciPy by class name

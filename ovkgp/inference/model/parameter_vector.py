@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from gpytorch.constraints import Interval
-from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKernel, ProductKernel
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
@@ -260,7 +260,7 @@ def hyperparameters(kernel: Kernel) -> dict[str, Tensor]:
     """Return the hyperparameters of a kernel by name, as constrained values.
 
     Names are lengthscale, outputscale, output_matrix, …; those of the terms of a sum are prefixed by `component_1`,
-    `component_2`, … (`curl` and `div` for a Helmholtz kernel), and those of independent outputs by the index of the
+    `component_2`, …, unless all but one term are a constant and a linear kernel (`curl` and `div` for a Helmholtz kernel), and those of independent outputs by the index of the
     output. If two have the same name (a scaled kernel inside a scaled one), the inner one keeps its full path.
 
     Parameters
@@ -317,7 +317,16 @@ def _term_names(kernel: Kernel, path: str) -> Iterator[str]:
         owner = modules[-3] if len(modules) > 2 else None
         if step.isdigit() and isinstance(owner, HelmholtzKernel):
             yield HELMHOLTZ_PARTS[int(step)]
+        elif step.isdigit() and isinstance(owner, AdditiveKernel) and _has_one_main_term(owner):
+            continue
         elif step.isdigit() and isinstance(owner, AdditiveKernel | ProductKernel):
             yield f"{'component' if isinstance(owner, AdditiveKernel) else 'factor'}_{int(step) + 1}"
         elif step not in WRAPPERS:
             yield step
+
+
+def _has_one_main_term(kernel: AdditiveKernel) -> bool:
+    """Whether a sum is one kernel plus at most one constant and one linear kernel, whose parameters have unique names."""
+    kinds = [type(term) for term in kernel.kernels]
+    others = len(kinds) - kinds.count(ConstantKernel) - kinds.count(LinearKernel)
+    return others == 1 and len(kinds) > 1 and max(kinds.count(ConstantKernel), kinds.count(LinearKernel)) == 1
