@@ -388,7 +388,7 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         index = None if is_by_entry else group_index(groups, data.num_rows)
         if isinstance(self.posterior_, StackPosterior):
             index = torch.arange(data.num_rows) if index is None else index  # its outputs are independent
-            (mean, std, cdf), is_gaussian = self.posterior_.held_out(data.Y, index), False
+            (mean, std, cdf), is_gaussian = self.posterior_.leave_groups_out(index), False
         else:
             predictions = (gp.leave_one_out(data.X, data.Y, data.noise, groups=groups) for gp in self._drawn_models())
             mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y, index)

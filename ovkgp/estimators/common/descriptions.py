@@ -221,7 +221,8 @@ def describe_gp(estimator) -> dict[str, str | None]:
 
 
 def _describe_automatic_hyperparameters(estimator) -> str:
-    draws = [len(draws.weights) for own in getattr(estimator.posterior_, "draws", ()) for draws in own]
+    states = [state for state in getattr(estimator.posterior_, "states", ()) if isinstance(state, list)]
+    draws = [len(draws.weights) for state in states for draws in state]
     if max(draws, default=1) > 1:
         return f"averaged over up to {max(draws)} weighted draws per candidate and output, around the mode of their posterior"
     return f"by evidence: the values of {describe_training_goal(estimator)}"

@@ -317,7 +317,8 @@ class GPRegressor(PosteriorRegressor):
             return train_stack(job)
         models, criteria = {}, {}
         name = name_structure(self.kernel)
-        if name == "auto" and (table.is_complete or table.Y.shape[1] == 1 or self.hyperparameters == "fixed"):
+        is_single = table.Y.shape[1] == 1 or self.hyperparameters == "fixed"
+        if name == "auto" and (is_single or (table.is_complete and not variational)):
             name = "independent"
         elif name == "auto":
             models, criteria = train_candidates(job, train_variational_candidate if variational else train_candidate)

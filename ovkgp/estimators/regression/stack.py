@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 
-from ovkgp.estimators.common.named_kernels import SEPARABLE_LIMIT, name_structure
+from ovkgp.estimators.common.named_kernels import DEFAULT_BASE_KERNEL, SEPARABLE_LIMIT, name_structure
 from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.validation import Table, as_array
 from ovkgp.estimators.regression.training import TrainedModel, TrainingJob, scaled_noise
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.stacking.candidates import default_candidates
+from ovkgp.inference.stacking.candidates import CoupledCandidate, default_candidates
 from ovkgp.inference.stacking.stack import fit_stack
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 
+MIN_ROWS_PER_OUTPUT = 10  # with fewer rows, coupled outputs are candidates although none is missing
 STACK = "auto"  # name of the structure of a mixture of candidates
 
 
@@ -45,9 +47,18 @@ def train_stack(job: TrainingJob) -> TrainedModel:
         noise = torch.from_numpy(np.ascontiguousarray(np.broadcast_to(fixed, Y.shape)))
     data = Observations(X, Y, noise).observed_rows()
     base = None if options.base_kernel == "auto" else options.base_kernel
-    average = options.hyperparameters == "auto"
-    stack = fit_stack(default_candidates(base), data, average=average, verbose=options.verbose)
+    candidates = [*default_candidates(base), *_coupled_candidates(data, base or DEFAULT_BASE_KERNEL, options.rank)]
+    stack = fit_stack(candidates, data, average=options.hyperparameters == "auto", verbose=options.verbose)
     counts = np.isfinite(table.Y).sum(0)
     shift = counts @ np.log(scaling.output_scale) / counts.sum()  # of the mean log density, in original units
     scores = {name: replace(score, log_density=score.log_density - shift) for name, score in stack.scores.items()}
     return TrainedModel(STACK, scaling, "exact", stack.gp, scores, (stack.gp, table), stack.posterior)
+
+
+def _coupled_candidates(data: Observations, base: str, rank: int) -> list[CoupledCandidate]:
+    """Return candidates with coupled outputs, if some are missing or rows are few per output."""
+    is_scarce = data.num_rows < MIN_ROWS_PER_OUTPUT * data.num_outputs
+    if data.num_outputs == 1 or data.num_observed > MAX_DENSE_ENTRIES or (data.is_complete and not is_scarce):
+        return []
+    coupled = [CoupledCandidate("decomposable, full noise", "icm", base, rank)]
+    return coupled if data.is_complete else [*coupled, CoupledCandidate("lmc, full noise", "lmc", base, rank)]

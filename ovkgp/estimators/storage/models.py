@@ -52,7 +52,7 @@ from ovkgp.inference.variational.inducing import InducingPoints
 
 KERNEL, UNSCALED = "kernel.", "unscaled"
 """Prefixes of the values of the kernel, and of the unscaled kernel of a ridge estimator."""
-STACK_ATTRIBUTES = ("candidates", "draws", "weights", "data", "correlation")  # from which a mixture is computed
+STACK_ATTRIBUTES = ("candidates", "states", "weights", "data", "correlation")  # from which a mixture is computed
 VARIATIONAL_OPTIONS = ("family", "rank", "learn_inducing")
 STRATEGIES = {  # strategies that compute posteriors with the exact kernel again, by the class of their solver
     DenseSolver: ("dense", DenseStrategy),
@@ -217,7 +217,7 @@ def decode_posterior(
     """Compute the posterior of `encode_posterior` again: one conditioning, or one per draw."""
     if entry["kind"] == "stack":
         with torch.no_grad():
-            return StackPosterior.of_draws(**{key: decode(entry[key], tensors) for key in STACK_ATTRIBUTES})
+            return StackPosterior.of_states(**{key: decode(entry[key], tensors) for key in STACK_ATTRIBUTES})
     if entry["kind"] == "mixture":
         return _decode_mixture(entry, tensors, gp)
     if entry["kind"] == "variational":

@@ -38,7 +38,7 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import Landmarks
 from ovkgp.inference.sampling.arviz_data import groups_of, to_arviz_object
-from ovkgp.inference.stacking.candidates import Candidate
+from ovkgp.inference.stacking.candidates import CoupledCandidate, IndependentCandidate
 from ovkgp.inference.stacking.output_draws import Draws
 from ovkgp.inference.stacking.stack import CandidateScore
 from ovkgp.inference.statistics.statistics import Statistics
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import xarray
 
 _SHARED = (FitReport, Landmarks, Observations, Statistics, TaskMeasure, WeightGaussian, Frame)
-_STACK = (Candidate, CandidateScore, Draws, PriorSettings)
+_STACK = (IndependentCandidate, CoupledCandidate, CandidateScore, Draws, PriorSettings)
 _TASKS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor)
 RECORDS = {
     kind.__name__: kind for kind in (*_SHARED, *_STACK, *_TASKS)

@@ -1,15 +1,11 @@
-"""Candidate models of independent outputs, and their weights in a mixture.
+"""Candidate models of a mixture, on standardized data: independent outputs, and coupled ones with a full noise covariance.
 
-A candidate gives every output its own Gaussian process with mean zero and the kernel
+An independent candidate gives every output its own Gaussian process with mean zero and the kernel
 
-    k(x, z) = 1 + v x·z/d + s² κ(|x − z|/ℓ)
+    k(x, z) = 1 + v x·z/d + s² κ(|x − z|/ℓ),
 
-on standardized data: the constant 1 is the prior variance of the mean, and the linear term is optional. The mixture Σ_k w_k p_k(y) has
-the weights that maximize the density of held-out rows, with one pseudo-count per candidate ("stacking", Yao et al. 2018):
-
-    Σ_i log Σ_k w_k p_k(y_i | y_−i) + Σ_k log w_k,
-
-where the density of a row is the product of the marginal densities of its observed outputs.
+where the constant 1 is the prior variance of the mean, and the linear term is optional. Its hyperparameters are averaged over draws
+around their mode where rows are few. A coupled candidate is an `OperatorValuedGP` at its mode.
 """
 
 from __future__ import annotations
@@ -22,26 +18,33 @@ from functools import partial
 import numpy as np
 import torch
 from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKernel, ScaleKernel
+from torch import Tensor
 
 from ovkgp.inference.gp import OperatorValuedGP
+from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
+from ovkgp.inference.posteriors.prediction import Prediction, normal_cdf
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior
-from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
+from ovkgp.inference.training.initialization import (
+    load_raw_state,
+    raw_state,
+    register_default_priors,
+    register_noise_prior,
+)
 from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
-from ovkgp.kernels import IndependentKernel
+from ovkgp.kernels import DecomposableKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
 NUM_FOLDS = 5  # folds of rows that are held out, if the hyperparameters are those of the mode
 MAX_FOLD_ROWS = 1000  # with more rows, leave-one-out at the mode is used
 FOLD_ITERATIONS = 15  # iterations of L-BFGS from the mode of all rows, for each fold
-NUM_WEIGHT_STEPS = 200  # steps of expectation maximization
-MAX_RESIDUAL = 4.0  # standardized residuals are clipped at this size before their correlation is computed
+COUPLED_ENTRIES = 800  # observed entries on which a coupled candidate is trained if its kernel is not separable
 
 
 @dataclass(frozen=True)
-class Candidate:
+class IndependentCandidate:
     """Kernel of a candidate: name of κ, whether each column has its own lengthscale, the linear term, and its priors."""
 
     name: str
@@ -74,14 +77,22 @@ class Candidate:
         register_noise_prior(gp.noise_model, None, self.priors)
         return gp
 
+    def train(self, data: Observations, *, average: bool = True) -> FittedCandidate:
+        """Train every output, with draws around the mode if `average` and they are affordable."""
+        return IndependentFit(self, data).train(average=average)
 
-def default_candidates(base: str | None = None) -> tuple[Candidate, ...]:
+    def condition(self, data: Observations, state: list[Draws]) -> IndependentMixture:
+        """Condition every output at given draws."""
+        return IndependentFit(self, data).restore(state)
+
+
+def default_candidates(base: str | None = None) -> tuple[IndependentCandidate, ...]:
     """Return the candidates of independent outputs; with `base`, all have this kernel."""
     smooth, rough, wide = (base, base, base) if base else ("matern52", "matern32", "rq")
     return (
-        Candidate(f"linear + {smooth}", smooth, has_lengthscales=False, is_linear=True),
-        Candidate(f"{rough}, ARD", rough, has_lengthscales=True, is_linear=False),
-        Candidate(f"linear + {wide}, ARD", wide, has_lengthscales=True, is_linear=True, priors=WIDE_PRIORS),
+        IndependentCandidate(f"linear + {smooth}", smooth, has_lengthscales=False, is_linear=True),
+        IndependentCandidate(f"{rough}, ARD", rough, has_lengthscales=True, is_linear=False),
+        IndependentCandidate(f"linear + {wide}, ARD", wide, has_lengthscales=True, is_linear=True, priors=WIDE_PRIORS),
     )
 
 
@@ -89,8 +100,8 @@ def default_candidates(base: str | None = None) -> tuple[Candidate, ...]:
 class FittedCandidate:
     """A trained candidate.
 
-    `make_gp` makes the model at the mode, `log_density` (n, p) the log densities of the entries given the other rows, and `scores` (n, p) their
-    standardized residuals, NaN where missing. `draws` are those of each output.
+    `make_gp` makes the model at the mode, `log_density` (n, p) are the log densities of the entries given the other rows, and
+    `scores` (n, p) their standardized residuals, NaN where missing.
     """
 
     name: str
@@ -98,18 +109,13 @@ class FittedCandidate:
     posterior: Posterior
     log_density: np.ndarray
     scores: np.ndarray
-    draws: list[Draws]
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the training."""
-        return any(draws.interrupted for draws in self.draws)
+    report: FitReport
 
 
 class IndependentFit:
     """Training of candidates of independent outputs on standardized data X (n, d), Y (n, p) with NaN if missing."""
 
-    def __init__(self, candidate: Candidate, data: Observations):
+    def __init__(self, candidate: IndependentCandidate, data: Observations):
         self.candidate, self.data, self.problems = candidate, data, {}
 
     def outputs(self):
@@ -139,10 +145,8 @@ class IndependentFit:
             density = _fold_density(problem, self.candidate, y, known, draws) if at_mode else part.held_out_density()
             log_density[rows, a], scores[rows, a] = density, part.held_out_scores()
             parts.append(part)
-        all_draws = [draws for *_, draws in found]
-        return FittedCandidate(
-            self.candidate.name, partial(self._mode, found), IndependentMixture(parts), log_density, scores, all_draws
-        )
+        posterior, report = IndependentMixture(parts), _join_reports([draws for *_, draws in found])
+        return FittedCandidate(self.candidate.name, partial(self._mode, found), posterior, log_density, scores, report)
 
     def restore(self, draws: list[Draws]) -> IndependentMixture:
         """Condition every output at given draws."""
@@ -161,8 +165,28 @@ class IndependentFit:
         return gp
 
 
+def _join_reports(runs: list[Draws]) -> FitReport:
+    """Report the searches for the modes of all outputs."""
+    converged = all(run.converged for run in runs)
+    bounds = []
+    for a, run in enumerate(runs):
+        for path, index, side in run.active_bounds:
+            part, _, rest = path.partition(".")
+            bounds.append((path, a, side) if part == "noise_model" else (f"kernel.kernels.{a}.{rest}", index, side))
+    return FitReport(
+        objective=math.fsum(run.log_posterior for run in runs),
+        converged=converged,
+        messages=("converged",) if converged else ("stopped without converging", "the best parameters so far are kept"),
+        iterations=sum(run.iterations for run in runs),
+        evaluations=sum(run.evaluations for run in runs),
+        gradient_norm=max(run.gradient_norm for run in runs),
+        interrupted=any(run.interrupted for run in runs),
+        active_bounds=tuple(bounds),
+    )
+
+
 def _fold_density(
-    problem: OutputProblem, candidate: Candidate, y: np.ndarray, known: np.ndarray | None, draws: Draws
+    problem: OutputProblem, candidate: IndependentCandidate, y: np.ndarray, known: np.ndarray | None, draws: Draws
 ) -> np.ndarray:
     """Return the log density (n,) of each entry given the other folds, with the hyperparameters trained again on these."""
     n = len(y)
@@ -183,31 +207,69 @@ def _fold_density(
     return density
 
 
-def stacking_weights(log_density: np.ndarray) -> np.ndarray:
-    """Return the weights (K,) that maximize Σ_i log Σ_k w_k p_ik + Σ_k log w_k for log p (n, K), by expectation maximization."""
-    densities = np.exp(log_density - log_density.max(1, keepdims=True))
-    n, count = densities.shape
-    weights = np.full(count, 1 / count)
-    for _ in range(NUM_WEIGHT_STEPS):
-        shares = densities * weights
-        weights = ((shares / shares.sum(1, keepdims=True)).sum(0) + 1) / (n + count)
-    return weights
+@dataclass(frozen=True)
+class CoupledCandidate:
+    """Coupled outputs, with a full noise covariance: one separable kernel ("icm"), or the sum of `rank` of rank one ("lmc").
+
+    With a diagonal noise, correlated noise would be taken for a correlated signal.
+    """
+
+    name: str
+    structure: str
+    base: str
+    rank: int = 2
+
+    def make_gp(self, num_dims: int, num_outputs: int) -> OperatorValuedGP:
+        """Make the model with default priors."""
+        rank = min(self.rank, num_outputs)
+        count, each = (1, rank) if self.structure == "icm" else (max(rank, 2), 1)
+        terms = [DecomposableKernel(make_scalar_kernel(self.base, num_dims), num_outputs, each) for _ in range(count)]
+        kernel = terms[0] if count == 1 else AdditiveKernel(*terms)
+        gp = OperatorValuedGP(kernel, mean="constant", noise="full")
+        register_default_priors(gp.kernel, num_dims)
+        register_noise_prior(gp.noise_model)
+        return gp
+
+    def train(self, data: Observations, *, average: bool = True) -> FittedCandidate:
+        """Train the model, on a subset of the rows if its kernel matrix is large, and condition it on all."""
+        gp = self.make_gp(data.X.shape[1], data.num_outputs)
+        is_separable = self.structure == "icm" and data.is_complete and data.noise is None
+        rows = None if is_separable else max(int(COUPLED_ENTRIES / data.num_observed * data.num_rows), 2)
+        gp.fit(data.X, data.Y, data.noise, training_rows=rows, random_state=0)
+        posterior = self.condition(data, raw_state(gp))
+        mean, std, *_ = gp.leave_one_out(data.X, data.Y, data.noise, groups="rows")
+        scores = ((data.Y - mean) / std).numpy()
+        log_density = -0.5 * (scores**2 + math.log(2 * math.pi)) - std.log().numpy()
+        return FittedCandidate(self.name, lambda: gp, posterior, log_density, scores, gp.fit_report_)
+
+    def condition(self, data: Observations, state: dict[str, Tensor]) -> CoupledPosterior:
+        """Condition the model at given raw parameters."""
+        gp = self.make_gp(data.X.shape[1], data.num_outputs)
+        load_raw_state(gp, state)
+        return CoupledPosterior(gp, gp.condition(data.X, data.Y, None, data.noise), state)
 
 
-def residual_correlation(scores: np.ndarray) -> np.ndarray:
-    """Return the correlation (p, p) of standardized residuals (n, p), NaN if missing, shrunk to I by p / (n + p)."""
-    n, p = scores.shape
-    observed = np.isfinite(scores)
-    clipped = np.where(observed, np.clip(np.nan_to_num(scores), -MAX_RESIDUAL, MAX_RESIDUAL), 0.0)
-    counts = observed.T.astype(float) @ observed
-    covariance = clipped.T @ clipped / np.maximum(counts, 1)
-    std = np.sqrt(np.diag(covariance))
-    correlation = covariance / np.outer(np.where(std > 0, std, 1.0), np.where(std > 0, std, 1.0))
-    np.fill_diagonal(correlation, 1.0)
-    values, vectors = np.linalg.eigh(correlation)
-    if values[0] < 0:  # from entries that were observed at different rows
-        correlation = (vectors * np.maximum(values, 0.0)) @ vectors.T
-        std = np.sqrt(np.diag(correlation))
-        correlation /= np.outer(std, std)
-    shrinkage = p / (n + p)
-    return (1 - shrinkage) * correlation + shrinkage * np.eye(p)
+class CoupledPosterior(Posterior):
+    """Posterior of a coupled candidate, and the model and raw parameters from which it was computed."""
+
+    def __init__(self, gp: OperatorValuedGP, posterior: Posterior, state: dict[str, Tensor]):
+        self.gp, self.posterior, self.state = gp, posterior, state
+        self.num_outputs, self.num_dims, self.noise = posterior.num_outputs, posterior.num_dims, posterior.noise
+        self.log_evidence = posterior.log_evidence
+
+    def predict(self, X, cov: str = "diag", noise: bool = False) -> Prediction:
+        return self.posterior.predict(X, cov, noise)
+
+    def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
+        return self.posterior.latent(X, form)
+
+    def max_chunk_rows(self, form: str) -> int:
+        return self.posterior.max_chunk_rows(form)
+
+    def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
+        return self.posterior.sample_functions(k, random_state=random_state)
+
+    def leave_groups_out(self, data: Observations, groups: Tensor) -> Tensor:
+        """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), (3, n, p)."""
+        mean, std, *_ = self.gp.leave_one_out(data.X, data.Y, data.noise, groups=groups.numpy())
+        return torch.stack([mean, std, normal_cdf(data.Y, mean, std)])

@@ -22,7 +22,7 @@ from scipy.stats import qmc
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters
 from ovkgp.inference.training.initialization import initial_grid, initialize, load_raw_state
 from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator
 from ovkgp.inference.training.numpy_density import NumpyDensity, SingleOutputEvidence
@@ -58,6 +58,7 @@ class Draws:
     interrupted: bool = False
     iterations: int = 0
     evaluations: int = 0
+    gradient_norm: float = 0.0
     active_bounds: tuple[tuple[str, int, str], ...] = ()
 
 
@@ -119,15 +120,22 @@ class OutputProblem:
         bounds = self.vector.active_bounds()
         points, weights = self._laplace_draws(density, mode, num_draws) if num_draws else (mode[None], np.ones(1))
         thetas = np.stack([self.numpy_vector.values(u)[0] for u in points])
-        return Draws(thetas, weights, mode, value, evaluations=evaluator.evaluations, active_bounds=bounds, **found)
+        return Draws(
+            *(thetas, weights, mode, value),
+            evaluations=evaluator.evaluations,
+            gradient_norm=evaluator.slope(evaluator.best) / len(self.X),
+            active_bounds=bounds,
+            **found,
+        )
 
     def kernel_at(self, theta: np.ndarray) -> Kernel:
         """Return a copy of the kernel at θ (k,)."""
         kernel = deepcopy(self.gp.kernel)
-        for (name, raw), own in zip(kernel.named_parameters(), self.gp.kernel.parameters(), strict=True):
-            if id(own) in self.numpy_vector.positions:
+        spans = {entry.name: entry.span for entry in self.vector.entries}
+        for name, raw in kernel.named_parameters():
+            if f"kernel.{name}" in spans:
                 owner, _, leaf = name.rpartition(".")
-                value = torch.from_numpy(theta[self.numpy_vector.positions[id(own)]]).reshape(raw.shape)
+                value = torch.from_numpy(theta[spans[f"kernel.{name}"]]).reshape(raw.shape)
                 constraint = kernel.get_submodule(owner).constraint_for_parameter_name(leaf)
                 raw.data = value if constraint is None else constraint.inverse_transform(value)
         return kernel
@@ -153,8 +161,11 @@ class OutputProblem:
         found = (evaluator.evaluate(points[start]) for start in starts)
         runs = [LBFGSRun(evaluator, point, MAX_ITERATIONS, TOLERANCE).run() for point in found if point is not None]
         if not runs:
+            self.vector.set(points[order[0]])
+            values = {**hyperparameters(self.gp.kernel), "noise": self.gp.noise.detach()}
             raise FactorizationError(
-                "The posterior density of the hyperparameters cannot be evaluated at any initial point. Check the data for extreme scales."
+                "The covariance matrix is not positive definite at any initial value of the hyperparameters. Check the data for duplicates and extreme scales.",
+                values,
             )
         return runs
 

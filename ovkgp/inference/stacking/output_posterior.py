@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
-from ovkgp.inference.model.observations import validate_inputs
+from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.exact import IndependentPosterior, make_prior_features
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.mixture import DrawAllocation
 from ovkgp.inference.posteriors.posterior import (
     CHUNK_ENTRIES,
@@ -25,9 +25,14 @@ from ovkgp.inference.posteriors.posterior import (
     spawn_seeds,
     subtract_explained,
 )
-from ovkgp.inference.posteriors.prediction import JoinedPrediction, MixturePrediction, Prediction, check_form
+from ovkgp.inference.posteriors.prediction import (
+    JoinedPrediction,
+    MixturePrediction,
+    Prediction,
+    check_form,
+    normal_cdf,
+)
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
-from ovkgp.inference.training.numpy_values import make_kernel_node
 from ovkgp.kernels.evaluation import evaluate_kernel
 
 JITTER = 1e-9  # added to the diagonal of a covariance that is not positive definite, relative to its mean
@@ -95,6 +100,29 @@ class OutputPosterior(Posterior):
         """Return log p(y_i | y_−i) (n,) averaged over the draws: −log Σ_s w_s / p(y_i | y_−i, θ_s)."""
         return -logsumexp(-self.leave_one_out.log_density.numpy() + np.log(self.weights)[:, None], axis=0)
 
+    def leave_groups_out(self, groups: Tensor) -> Tensor:
+        """Predict each entry from those of other groups (n,): mean, standard deviation and P(y′ ≤ y), as (3, n).
+
+        The draws are weighted by w_s / p(y_i | y_−i, θ_s), with y_i the entries of the group, truncated at S^(−½).
+        """
+        y = torch.from_numpy(self.y)
+        if int(groups.max()) + 1 == len(y):
+            mean, std, log_density = self.leave_one_out
+        else:
+            data, found = Observations(torch.from_numpy(self.problem.X), y.unsqueeze(-1)), []
+            for alpha, chol in zip(self.alpha, self.chol, strict=True):
+                inverse = torch.cholesky_inverse(chol)
+                blocks = lambda rows, inverse=inverse: inverse[rows.unsqueeze(-1), rows.unsqueeze(-2)]  # noqa: E731
+                found.append(LeaveGroupOut.from_groups(data, alpha.unsqueeze(-1), groups, blocks))
+            mean, std = (torch.stack([getattr(one, name)[:, 0] for one in found]) for name in ("mean", "std"))
+            log_density = torch.stack([one.log_density for one in found])[:, groups]
+        weights = (torch.from_numpy(np.log(self.weights)).unsqueeze(-1) - log_density).softmax(0)
+        weights = weights.clamp_max(len(mean) ** -0.5)
+        weights = weights / weights.sum(0)
+        center = (weights * mean).sum(0)
+        variance = (weights * (std.square() + (mean - center).square())).sum(0)
+        return torch.stack([center, variance.sqrt(), (weights * normal_cdf(y, mean, std)).sum(0)])
+
     def held_out_scores(self) -> np.ndarray:
         """Return the standardized leave-one-out residuals (n,), averaged over the draws."""
         mean, std, _ = self.leave_one_out
@@ -121,8 +149,7 @@ class OutputPosterior(Posterior):
         explained = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)
         added = torch.from_numpy(self.noise_variances) if noise else torch.zeros(len(mean), dtype=torch.float64)
         if form == "full":
-            at_points = make_kernel_node(self.problem.gp.kernel, Z, self.problem.numpy_vector)
-            prior = torch.from_numpy(np.stack([at_points.matrix(theta)[0] for theta in self.thetas]))
+            prior = torch.from_numpy(np.ascontiguousarray(node.cross(self.thetas, Z, Z)))
             covariance = prior - explained.mT @ explained
             return mean, covariance + added[:, None, None] * torch.eye(len(Z), dtype=torch.float64)
         prior = torch.from_numpy(node.variances(self.thetas, Z)).expand_as(mean)
@@ -293,6 +320,19 @@ class IndependentMixture(IndependentPosterior):
 
     def whitened_residuals(self) -> Tensor:
         raise OptionError(self.no_residuals)
+
+    @property
+    def state(self) -> list[Draws]:
+        """Draws of each output, from which the posterior can be computed again."""
+        return [part.draws for part in self.parts]
+
+    def leave_groups_out(self, data: Observations, groups: Tensor) -> Tensor:
+        """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), (3, n, p)."""
+        found = torch.full((3, *data.Y.shape), torch.nan, dtype=torch.float64)
+        for a, part in enumerate(self.parts):
+            rows = data.observed[:, a]
+            found[:, rows, a] = part.leave_groups_out(groups[rows].unique(return_inverse=True)[1])
+        return found
 
 
 def _join_blocks(blocks: Tensor, correlation: Tensor | None) -> Tensor:

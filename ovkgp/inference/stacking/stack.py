@@ -1,4 +1,12 @@
-"""Mixture of candidate models as one posterior: training, weights, and predictions of held-out rows."""
+"""Mixture of candidate models as one posterior: training, weights, and predictions of held-out rows.
+
+The mixture Σ_k w_k p_k(y) has the weights that maximize the density of held-out rows, with one pseudo-count per candidate
+("stacking", Yao et al. 2018),
+
+    Σ_i log Σ_k w_k p_k(y_i | y_−i) + Σ_k log w_k,
+
+where the density of a row is the product of the marginal densities of its observed outputs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,19 +25,17 @@ from ovkgp.exceptions import FitWarning
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut
 from ovkgp.inference.posteriors.mixture import MixturePosterior
-from ovkgp.inference.posteriors.prediction import normal_cdf
 from ovkgp.inference.stacking.candidates import (
-    Candidate,
+    CoupledCandidate,
+    CoupledPosterior,
     FittedCandidate,
-    IndependentFit,
-    residual_correlation,
-    stacking_weights,
+    IndependentCandidate,
 )
-from ovkgp.inference.stacking.output_draws import Draws
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior
 
+NUM_WEIGHT_STEPS = 200  # steps of expectation maximization
+MAX_RESIDUAL = 4.0  # standardized residuals are clipped at this size before their correlation is computed
 MIN_WEIGHT = 0.01  # candidates with a smaller weight are dropped
 
 
@@ -43,82 +49,43 @@ class CandidateScore:
 
 
 class StackPosterior(MixturePosterior):
-    """Weighted mixture of candidates of independent outputs, given the same data.
-
-    `candidates` and `draws` (of each candidate and output) are what a file needs to compute it again.
-    """
+    """Weighted mixture of candidates given the same data; `candidates` and `states` are what a file needs to compute it again."""
 
     no_residuals = OutputPosterior.no_residuals
 
     def __init__(
         self,
-        parts: Sequence[IndependentMixture],
+        parts: Sequence[IndependentMixture | CoupledPosterior],
         weights: np.ndarray,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[IndependentCandidate | CoupledCandidate],
         data: Observations,
         correlation: np.ndarray,
     ):
         super().__init__(parts, weights)
         self.candidates, self.data, self.correlation = list(candidates), data, correlation
         for part in parts:
-            part.correlation = torch.from_numpy(correlation) if self.num_outputs > 1 else None
+            if isinstance(part, IndependentMixture) and self.num_outputs > 1:
+                part.correlation = torch.from_numpy(correlation)
 
     @classmethod
-    def of_draws(
-        cls,
-        candidates: Sequence[Candidate],
-        draws: Sequence[list[Draws]],
-        weights: np.ndarray,
-        data: Observations,
-        correlation: np.ndarray,
-    ) -> StackPosterior:
-        """Condition candidates at given draws of each output."""
-        pairs = zip(candidates, draws, strict=True)
-        parts = [IndependentFit(candidate, data).restore(own) for candidate, own in pairs]
+    def of_states(cls, candidates, states, weights: np.ndarray, data: Observations, correlation) -> StackPosterior:
+        """Condition candidates at stored hyperparameters."""
+        parts = [candidate.condition(data, state) for candidate, state in zip(candidates, states, strict=True)]
         return cls(parts, weights, candidates, data, correlation)
 
     @property
-    def draws(self) -> list[list[Draws]]:
-        """Draws of each candidate and output."""
-        return [[part.draws for part in mixture.parts] for mixture in self.parts]
+    def states(self) -> list:
+        """Hyperparameters of each candidate."""
+        return [part.state for part in self.parts]
 
-    def held_out(self, Y: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Predict each entry from the rows of other groups, (n,): mean, standard deviation and P(y′ ≤ y), all (n, p).
-
-        The draws of each output are weighted by w_s / p(y_i | y_−i, θ_s), with y_i the entries of the group.
-        """
-        found = [torch.full((3, *Y.shape), math.nan, dtype=torch.float64) for _ in self.parts]
-        for mixture, values in zip(self.parts, found, strict=True):
-            for a, part in enumerate(mixture.parts):
-                rows = torch.isfinite(Y[:, a])
-                values[:, rows, a] = _held_out_output(part, groups[rows].unique(return_inverse=True)[1])
+    def leave_groups_out(self, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), all (n, p)."""
         weights = torch.from_numpy(self.weights)[:, None, None]
-        means, deviations, cdf = torch.stack(found).unbind(1)
+        found = torch.stack([part.leave_groups_out(self.data, groups) for part in self.parts])
+        means, deviations, cdf = found.unbind(1)
         mean = (weights * means).sum(0)
         variance = (weights * (deviations.square() + (means - mean).square())).sum(0)
         return mean, variance.sqrt(), (weights * cdf).sum(0)
-
-
-def _held_out_output(part: OutputPosterior, groups: Tensor) -> Tensor:
-    """Return means, standard deviations and P(y′ ≤ y) of one output, (3, n)."""
-    y = torch.from_numpy(part.y)
-    if int(groups.max()) + 1 == len(y):
-        mean, std, log_density = part.leave_one_out
-    else:
-        data = Observations(torch.from_numpy(part.problem.X), y.unsqueeze(-1))
-        by_draw = []
-        for alpha, chol in zip(part.alpha, part.chol, strict=True):
-            inverse = torch.cholesky_inverse(chol)
-            blocks = lambda rows, inverse=inverse: inverse[rows.unsqueeze(-1), rows.unsqueeze(-2)]  # noqa: E731
-            by_draw.append(LeaveGroupOut.from_groups(data, alpha.unsqueeze(-1), groups, blocks))
-        mean, std = (torch.stack([getattr(one, name)[:, 0] for one in by_draw]) for name in ("mean", "std"))
-        log_density = torch.stack([one.log_density for one in by_draw])[:, groups]
-    weights = (torch.from_numpy(np.log(part.weights)).unsqueeze(-1) - log_density).softmax(0)
-    weights = weights.clamp_max(max(len(mean) ** -0.5, 1 / len(mean)))
-    weights = weights / weights.sum(0)
-    center = (weights * mean).sum(0)
-    variance = (weights * (std.square() + (mean - center).square())).sum(0)
-    return torch.stack([center, variance.sqrt(), (weights * normal_cdf(y, mean, std)).sum(0)])
 
 
 @dataclass(frozen=True)
@@ -131,7 +98,11 @@ class FittedStack:
 
 
 def fit_stack(
-    candidates: Sequence[Candidate], data: Observations, *, average: bool = True, verbose: int = 0
+    candidates: Sequence[IndependentCandidate | CoupledCandidate],
+    data: Observations,
+    *,
+    average: bool = True,
+    verbose: int = 0,
 ) -> FittedStack:
     """Train candidates on standardized data, and mix them with the weights of `stacking_weights`.
 
@@ -140,8 +111,8 @@ def fit_stack(
     """
     began, fits = time.monotonic(), []
     for candidate in tqdm(candidates, disable=not verbose, unit="candidate", desc="training"):
-        fits.append(IndependentFit(candidate, data).train(average=average))
-        if fits[-1].interrupted:
+        fits.append(candidate.train(data, average=average))
+        if fits[-1].report.interrupted:
             break
     densities = np.stack([fit.log_density for fit in fits], -1)  # (n, p, K)
     weights = stacking_weights(np.nansum(densities, 1))
@@ -167,27 +138,48 @@ def _score(fit: FittedCandidate, weight: float) -> CandidateScore:
 
 def _report(best: FittedCandidate, fits: list[FittedCandidate], data: Observations, seconds: float) -> FitReport:
     """Report the training of the heaviest candidate, and the work of all."""
-    runs, interrupted = best.draws, any(fit.interrupted for fit in fits)
-    converged = all(run.converged for run in runs) and not interrupted
-    messages = ("converged",) if converged else ("stopped without converging", "the best parameters so far are kept")
-    messages = ("was interrupted: the parameters are the best so far",) if interrupted else messages
-    bounds = (
-        (f"noise_model.{path.rpartition('.')[2]}", a, side)
-        if path.startswith("noise_model")
-        else (f"kernel.kernels.{a}.{path[7:]}", index, side)
-        for a, run in enumerate(runs)
-        for path, index, side in run.active_bounds
-    )
-    report = FitReport(
-        objective=sum(run.log_posterior for run in runs),
-        converged=converged,
+    interrupted, report = any(fit.report.interrupted for fit in fits), best.report
+    messages = ("was interrupted: the parameters are the best so far",) if interrupted else report.messages
+    return replace(
+        report,
+        converged=report.converged and not interrupted,
         messages=messages,
-        iterations=sum(run.iterations for fit in fits for run in fit.draws),
-        evaluations=sum(run.evaluations for fit in fits for run in fit.draws),
+        iterations=sum(fit.report.iterations for fit in fits),
+        evaluations=sum(fit.report.evaluations for fit in fits),
+        failures=sum(fit.report.failures for fit in fits),
         interrupted=interrupted,
         seconds=seconds,
-        active_bounds=tuple(bounds),
+        num_rows=data.num_rows,
+        num_observed=data.num_observed,
+        log_evidence=best.posterior.log_evidence,
     )
-    report.num_rows, report.num_observed = data.num_rows, data.num_observed
-    report.log_evidence = best.posterior.log_evidence
-    return report
+
+
+def stacking_weights(log_density: np.ndarray) -> np.ndarray:
+    """Return the weights (K,) that maximize Σ_i log Σ_k w_k p_ik + Σ_k log w_k for log p (n, K), by expectation maximization."""
+    densities = np.exp(log_density - log_density.max(1, keepdims=True))
+    n, count = densities.shape
+    weights = np.full(count, 1 / count)
+    for _ in range(NUM_WEIGHT_STEPS):
+        shares = densities * weights
+        weights = ((shares / shares.sum(1, keepdims=True)).sum(0) + 1) / (n + count)
+    return weights
+
+
+def residual_correlation(scores: np.ndarray) -> np.ndarray:
+    """Return the correlation (p, p) of standardized residuals (n, p), NaN if missing, shrunk to I by p / (n + p)."""
+    n, p = scores.shape
+    observed = np.isfinite(scores)
+    clipped = np.where(observed, np.clip(np.nan_to_num(scores), -MAX_RESIDUAL, MAX_RESIDUAL), 0.0)
+    counts = observed.T.astype(float) @ observed
+    covariance = clipped.T @ clipped / np.maximum(counts, 1)
+    std = np.sqrt(np.diag(covariance))
+    correlation = covariance / np.outer(np.where(std > 0, std, 1.0), np.where(std > 0, std, 1.0))
+    np.fill_diagonal(correlation, 1.0)
+    values, vectors = np.linalg.eigh(correlation)
+    if values[0] < 0:  # from entries that were observed at different rows
+        correlation = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        std = np.sqrt(np.diag(correlation))
+        correlation /= np.outer(std, std)
+    shrinkage = p / (n + p)
+    return (1 - shrinkage) * correlation + shrinkage * np.eye(p)

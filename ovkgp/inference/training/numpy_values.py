@@ -83,7 +83,8 @@ class Reference:
 class ScaledNode:
     """v A, for a scalar v and the matrix A of another node.
 
-    A node of a kernel has also `cross(thetas, Z)`, the covariances (S, m, n) of points Z (m, d) with the rows at S values of θ, and
+    A node of a kernel has also `cross(thetas, Z, X)`, the covariances (S, m, n) of points Z (m, d) with points X, or the rows of
+    the data if X is None, at S values of θ, and
     `variances(thetas, Z)`, the prior variances (S, m) of Z; either may have one entry for all S.
     """
 
@@ -100,8 +101,8 @@ class ScaledNode:
 
         return scale * matrix, backward
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        return self.scale.numbers(thetas)[:, None, None] * self.inner.cross(thetas, Z)
+    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
+        return self.scale.numbers(thetas)[:, None, None] * self.inner.cross(thetas, Z, X)
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return self.scale.numbers(thetas)[:, None] * self.inner.variances(thetas, Z)
@@ -450,9 +451,9 @@ class Radial:
 
         return K, backward
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         ell = self.lengthscale.entries(thetas)
-        squares = _squared_differences(Z, self.X, separate=ell.shape[1] > 1)
+        squares = _squared_differences(Z, self.X if X is None else X, separate=ell.shape[1] > 1)
         others = {name: reference.numbers(thetas)[:, None, None] for name, reference in self.others.items()}
         return self.profile(np, _weigh(squares, ell), self.kernel, **others).value
 
@@ -469,8 +470,8 @@ class Ones:
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         return np.ones((self.num_rows, self.num_rows)), lambda G, out: None
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        return np.ones((1, len(Z), self.num_rows))
+    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
+        return np.ones((1, len(Z), self.num_rows if X is None else len(X)))
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return np.ones((1, len(Z)))
@@ -485,8 +486,8 @@ class InnerProducts:
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         return self.products, lambda G, out: None
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        return (Z @ self.X.T)[None]
+    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
+        return (Z @ (self.X if X is None else X).T)[None]
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return np.square(Z).sum(1)[None]
@@ -507,8 +508,8 @@ class Sum:
 
         return sum(K for K, _ in found), backward
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        return sum(part.cross(thetas, Z) for part in self.parts)
+    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
+        return sum(part.cross(thetas, Z, X) for part in self.parts)
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return sum(part.variances(thetas, Z) for part in self.parts)
