@@ -11,7 +11,12 @@ from gpytorch.kernels import Kernel
 from ovkgp.estimators.common.named_kernels import DEFAULT_BASE_KERNEL, SEPARABLE_LIMIT, name_structure
 from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.validation import Table, as_array
-from ovkgp.estimators.regression.training import TrainedModel, TrainingJob, scaled_noise
+from ovkgp.estimators.regression.training import (
+    TrainedModel,
+    TrainingJob,
+    name_hyperparameters_on_failure,
+    scaled_noise,
+)
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.stacking.candidates import CoupledCandidate, default_candidates
 from ovkgp.inference.stacking.stack import fit_stack
@@ -48,7 +53,8 @@ def train_stack(job: TrainingJob) -> TrainedModel:
     data = Observations(X, Y, noise).observed_rows()
     base = None if options.base_kernel == "auto" else options.base_kernel
     candidates = [*default_candidates(base), *_coupled_candidates(data, base or DEFAULT_BASE_KERNEL, options.rank)]
-    stack = fit_stack(candidates, data, average=options.hyperparameters == "auto", verbose=options.verbose)
+    with name_hyperparameters_on_failure(options, STACK, scaling):
+        stack = fit_stack(candidates, data, average=options.hyperparameters == "auto", verbose=options.verbose)
     counts = np.isfinite(table.Y).sum(0)
     shift = counts @ np.log(scaling.output_scale) / counts.sum()  # of the mean log density, in original units
     scores = {name: replace(score, log_density=score.log_density - shift) for name, score in stack.scores.items()}

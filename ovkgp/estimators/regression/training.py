@@ -35,8 +35,9 @@ from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.gp import check_inputs
 from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.stacking.candidates import default_candidates
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.kernel_parameters import Units
+from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings, Units
 from ovkgp.inference.training.priors import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
 
@@ -209,18 +210,20 @@ def make_gp(
     return gp
 
 
-def register_priors(gp: OperatorValuedGP | VariationalGP, scaling: Scaling, units: Units | None) -> None:
+def register_priors(
+    gp: OperatorValuedGP | VariationalGP, scaling: Scaling, units: Units | None, priors: PriorSettings = DEFAULT_PRIORS
+) -> None:
     """Register weakly informative priors on kernel and noise or likelihood, in `units` or for standardized data."""
     if units is not None:
         check_inputs(gp, units.X)
-    register_default_priors(gp.kernel, len(scaling.input_scale), units)
+    register_default_priors(gp.kernel, len(scaling.input_scale), units, priors)
     deviations = None if units is None else units.deviations
     if isinstance(gp, VariationalGP):
         register_likelihood_priors(gp.likelihood, std=deviations)
         if not bool(gp.likelihood.is_real.all()):  # it would be infinite with one label or only zero counts
             PriorRegistry(gp).add(gp.mean, "constant", normal(*LATENT_MEAN))
     else:
-        register_noise_prior(gp.noise_model, deviations)
+        register_noise_prior(gp.noise_model, deviations, priors)
 
 
 def scaled_noise(noise, scaling: Scaling) -> np.ndarray:
@@ -260,7 +263,10 @@ def _rebuild_kernel(estimator, values: dict[str, torch.Tensor], scale: float) ->
 def _restore_priors(gp: OperatorValuedGP | VariationalGP, estimator) -> None:
     """Register the priors of a named kernel; those of a kernel object, in units of the data, are not stored."""
     if not has_kernel_object(estimator):
-        register_priors(gp, estimator.scaling_, None)
+        candidates = getattr(estimator, "candidates_", {}) if estimator.kernel_ == "auto" else {}
+        heaviest = max(candidates, key=lambda name: candidates[name].weight, default=None)
+        is_wide = any(one.name == heaviest and one.priors == WIDE_PRIORS for one in default_candidates())
+        register_priors(gp, estimator.scaling_, None, WIDE_PRIORS if is_wide else DEFAULT_PRIORS)
 
 
 MODEL_BUILDER = ModelBuilder(_rebuild_kernel, _restore_priors)

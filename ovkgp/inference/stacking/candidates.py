@@ -11,6 +11,7 @@ around their mode where rows are few. A coupled candidate is an `OperatorValuedG
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from functools import partial
 import numpy as np
 import torch
 from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKernel, ScaleKernel
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from ovkgp.inference.gp import OperatorValuedGP
@@ -34,6 +36,7 @@ from ovkgp.inference.training.initialization import (
     register_noise_prior,
 )
 from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
+from ovkgp.inference.training.maximize import prefix_failures
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
@@ -135,7 +138,9 @@ class IndependentFit:
         found = []
         for problem, y, known, rows in self.outputs():
             average = average and not any(draws.interrupted for *_, draws in found)
-            found.append((problem, y, known, rows, problem.draw(y, known, average=average)))
+            with prefix_failures(len(found)):
+                draws = problem.draw(y, known, average=average)
+            found.append((problem, y, known, rows, draws))
         shape = self.data.Y.shape
         log_density, scores = np.full(shape, np.nan), np.full(shape, np.nan)
         parts = []
@@ -235,7 +240,9 @@ class CoupledCandidate:
         gp = self.make_gp(data.X.shape[1], data.num_outputs)
         is_separable = self.structure == "icm" and data.is_complete and data.noise is None
         rows = None if is_separable else max(int(COUPLED_ENTRIES / data.num_observed * data.num_rows), 2)
-        gp.fit(data.X, data.Y, data.noise, training_rows=rows, random_state=0)
+        with warnings.catch_warnings():  # of points that the optimizer rejects
+            warnings.simplefilter("ignore", NumericalWarning)
+            gp.fit(data.X, data.Y, data.noise, training_rows=rows, random_state=0)
         posterior = self.condition(data, raw_state(gp))
         mean, std, *_ = gp.leave_one_out(data.X, data.Y, data.noise, groups="rows")
         scores = ((data.Y - mean) / std).numpy()

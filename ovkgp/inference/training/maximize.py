@@ -9,7 +9,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -295,16 +296,23 @@ def train_independently(gp, data: Observations, **options) -> None:
     for a in range(gp.num_outputs):
         alone = _output_gp(gp, a)
         part = data.output(a)
-        try:
+        with prefix_failures(a):
             alone.fit(part.X, part.Y, part.noise, training_rows=None, **options)
-        except FactorizationError as error:
-            values = error.hyperparameters or {}
-            names = {name: f"noise_{a}" if name == "noise" else f"{a}.{name}" for name in values}
-            raise FactorizationError(error.problem, {names[name]: values[name] for name in values}) from error
         _copy_back(gp, alone, a)
         gp.fit_report_ = alone.fit_report_
         if gp.fit_report_.interrupted:
             return
+
+
+@contextmanager
+def prefix_failures(index: int) -> Iterator[None]:
+    """Give the hyperparameters of a failed factorization the names that they have in a model of several outputs."""
+    try:
+        yield
+    except FactorizationError as error:
+        values = error.hyperparameters or {}
+        names = {name: f"noise_{index}" if name == "noise" else f"{index}.{name}" for name in values}
+        raise FactorizationError(error.problem, {names[name]: values[name] for name in values}) from error
 
 
 def _output_gp(gp, index: int):

@@ -220,7 +220,8 @@ def test_message_describes_allowed_values(allowed, text):
 
 def test_message_suggests_the_nearest_name():
     with pytest.raises(
-        OptionError, match=r"^base_kernel must be one of 'rbf', .* or a Kernel, got 'rfb' \(did you mean 'rbf'\?\)\.$"
+        OptionError,
+        match=r"^base_kernel must be 'auto', one of 'rbf', .* or a Kernel, got 'rfb' \(did you mean 'rbf'\?\)\.$",
     ):
         ovkgp.GPRegressor(base_kernel="rfb").check_options()
 

@@ -222,8 +222,8 @@ def test_fit_stream_scales_by_all_rows_instead_of_the_sample():
     assert model.fit_report_.num_rows == 20 and model.statistics_.num_observed.tolist() == [400, 400]
 
 
-def test_fit_stream_compares_kernels_on_the_sample():
-    X, Y = shard_table()
+def test_fit_stream_compares_kernels_on_the_sample_if_outputs_are_missing():
+    X, Y = shard_table(missing=0.1)
     model = ovkgp.GPRegressor(num_frequencies=20, random_state=0).fit_stream(chunks(X, Y))
     assert set(model.candidates_) == {"independent", "decomposable"} and model.kernel_ in model.candidates_
     assert model.approximation_ == "orff" and model.kernel_ in str(model.summary())

@@ -408,8 +408,10 @@ def test_summary_lists_candidates_and_optimization():
     model = ovkgp.GPRegressor(random_state=0).fit(*table())
     text = model.summary()
     assert f"optimization: {model.fit_report_.message}" in text
-    scores = ", ".join(f"{name} {score:.4g}" for name, score in model.candidates_.items())
-    assert f"  candidates     {scores} (log evidence − number of hyperparameters)" in text.splitlines()
+    (line,) = (line for line in text.splitlines() if line.startswith("  candidates"))
+    for name, score in model.candidates_.items():
+        assert f"{name} {score.weight:.0%} ({score.log_density:.3g} ± {score.standard_error:.1g})" in line
+    assert "mixture of candidates" in text and "heaviest candidate" in text
 
 
 @pytest.mark.parametrize("kernel", ["independent", "decomposable", "auto"])
@@ -423,6 +425,7 @@ def test_failed_training_lists_hyperparameters_by_column(kernel, monkeypatch):
     for strategy in (KroneckerStrategy, DenseStrategy):
         monkeypatch.setattr(strategy, "log_evidence", fail)
     monkeypatch.setattr(numpy_density, "solve_and_invert", fail_in_numpy)
+    monkeypatch.setattr(numpy_density.SingleOutputEvidence, "value", fail_in_numpy)
     X = pd.DataFrame({"depth": np.linspace(0, 1, 12), "age": np.linspace(3, 2, 12) ** 2})
     Y = pd.DataFrame({"salt": np.sin(X["depth"]), "heat": np.cos(X["age"])})
     with pytest.raises(FactorizationError, match="not positive definite") as caught:

@@ -222,6 +222,7 @@ def test_search_stops_after_timeout():
 
 def test_search_fits_gp_regressor_with_missing_outputs():
     inputs = np.linspace(0, 6, 24)[:, None]
+    inputs = np.random.default_rng(0).permutation(inputs)  # folds of consecutive rows would be extrapolated
     outputs = np.hstack([np.sin(inputs), np.cos(inputs)])
     outputs[3, 0] = np.nan
     space = {"base_kernel": ["rbf", "matern12"], "rank": (1, 2)}

@@ -106,7 +106,7 @@ def test_psis_loo_densities_match_arviz_in_original_units(fitted):
 
 
 def test_psis_loo_densities_approach_closed_form_for_many_rows():
-    X, Y = data(n=120, missing=False)
+    X, Y = data(n=200, missing=False)
     model = ovkgp.GPRegressor("independent", random_state=0).fit(X, Y)
     point, _ = compute_loo_densities(model, X, Y)
     drawn, _ = compute_psis_loo_densities(model, X, Y, "laplace", random_state=0, draws=100)
