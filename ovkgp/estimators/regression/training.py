@@ -265,7 +265,8 @@ def _restore_priors(gp: OperatorValuedGP | VariationalGP, estimator) -> None:
     if not has_kernel_object(estimator):
         candidates = getattr(estimator, "candidates_", {}) if estimator.kernel_ == "auto" else {}
         heaviest = max(candidates, key=lambda name: candidates[name].weight, default=None)
-        is_wide = any(one.name == heaviest and one.priors == WIDE_PRIORS for one in default_candidates())
+        base = None if estimator.base_kernel == "auto" else estimator.base_kernel
+        is_wide = any(one.name == heaviest and one.priors == WIDE_PRIORS for one in default_candidates(base))
         register_priors(gp, estimator.scaling_, None, WIDE_PRIORS if is_wide else DEFAULT_PRIORS)
 
 
