@@ -38,7 +38,7 @@ from ovkgp.inference.strategies.selection import (
     streaming_strategy,
 )
 from ovkgp.inference.training.checkpoints import fingerprint_problem
-from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
+from ovkgp.inference.training.initialization import initialize, make_grid, register_data_priors, set_initial_values
 from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize_density, train_independently
 from ovkgp.kernels import ManifoldKernel, num_outputs
@@ -358,8 +358,8 @@ class OperatorValuedGP(Module):
             Maximum number of rows used to train. If the data have more rows, a random subset is used. If None, all rows
             are used.
         init : {"auto", "data", "current"}, default="auto"
-            Initial hyperparameters. "data" derives them from the data (median distances, principal components of Y),
-            "current" uses the current values, "auto" the better of the two.
+            Initial hyperparameters. "data" derives them from the data (principal components of Y; the best of several
+            lengthscales and noises), "current" uses the current values, "auto" the best of all.
         restarts : int, default=1
             Number of optimization runs. Runs after the first begin at random perturbations.
         max_iter : int, default=200
@@ -401,6 +401,7 @@ class OperatorValuedGP(Module):
         self.fit_report_ = maximize_density(
             density,
             initial_states=initialization.initial_states(self, init),
+            initial_points=() if init == "current" else make_grid(self, data, vector, initialization),
             restarts=restarts,
             max_iter=max_iter,
             tolerance=tolerance,

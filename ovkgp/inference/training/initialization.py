@@ -116,6 +116,16 @@ class InitialGrid(NamedTuple):
 
 
 @torch.no_grad()
+def make_grid(gp, data: Observations, vector: ParameterVector, initialization: Initialization) -> np.ndarray:
+    """Return the points (G, k) of `initial_grid` around the initial values from the data. The model is not changed."""
+    current = raw_state(gp)
+    load_raw_state(gp, initialization.values[0])
+    points = initial_grid(gp, data, vector).points
+    load_raw_state(gp, current)
+    return points
+
+
+@torch.no_grad()
 def initial_grid(gp, data: Observations, vector: ParameterVector) -> InitialGrid:
     """Vary lengthscales, noise and slopes around the present hyperparameters of a model.
 

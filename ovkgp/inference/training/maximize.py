@@ -64,6 +64,7 @@ def maximize_density(
     tolerance: float = 1e-6,
     restarts: int = 1,
     initial_states: Sequence[Mapping[str, Tensor] | None] = (),
+    initial_points: Sequence[np.ndarray] = (),
     random_state=None,
     verbose: int = 0,
     checkpoint: str | os.PathLike | None = None,
@@ -74,7 +75,8 @@ def maximize_density(
 
     `max_iter` is per restart. `tolerance` is on the change of density / `scale` (the number of observations) over five
     iterations, and on its gradient. The first of the `restarts` begins at the best of `initial_states` (raw parameters by
-    name, possibly partial; None is the present state, also the default), the others at random perturbations of it. Progress
+    name, possibly partial; None is the present state, also the default) and of `initial_points` (variables of the vector), the
+    others at random perturbations of it. Progress
     is written to the file `checkpoint` and resumed from it if it exists; a checkpoint with another `signature` is rejected.
 
     Raises `FactorizationError` if the density cannot be evaluated at any initial state, and `InputError` if the
@@ -96,7 +98,7 @@ def maximize_density(
     )
     if checkpoint is not None:
         training.use_checkpoint(check_writable(checkpoint), signature)
-    return training.run(initial_states)
+    return training.run(initial_states, initial_points)
 
 
 class _Training:
@@ -112,11 +114,13 @@ class _Training:
         self.path, self.resumed, self.interrupted = None, False, False
         self.began = self.written = time.monotonic()
 
-    def run(self, initial_states: Sequence[Mapping[str, Tensor] | None]) -> FitReport:
+    def run(
+        self, initial_states: Sequence[Mapping[str, Tensor] | None], initial_points: Sequence[np.ndarray]
+    ) -> FitReport:
         trained = False
         try:
             if not self.resumed or not self.progress.start:
-                self.begin(initial_states)
+                self.begin(initial_states, initial_points)
             while len(self.progress.finished) < self.restarts:
                 trained = True
                 self.restart()
@@ -136,9 +140,11 @@ class _Training:
             warnings.warn(f"Training {report.message}.", FitWarning, stacklevel=5)
         return report
 
-    def begin(self, initial_states: Sequence[Mapping[str, Tensor] | None]) -> None:
-        """Select the best initial state, or a perturbation if the objective fails at all of them."""
-        candidates = [self.vector_of(state) for state in (initial_states or (None,))]
+    def begin(
+        self, initial_states: Sequence[Mapping[str, Tensor] | None], initial_points: Sequence[np.ndarray]
+    ) -> None:
+        """Select the best initial point, or a perturbation if the objective fails at all of them."""
+        candidates = [*(self.vector_of(state) for state in (initial_states or (None,))), *initial_points]
         points = [point for x in candidates if (point := self.evaluator.evaluate(x)) is not None]
         first = max(points, key=lambda point: point.value) if points else self.perturbed(candidates[0], 0)
         if first is None:
