@@ -26,13 +26,14 @@ from ovkgp.inference.likelihoods import Gaussian, Likelihood, make_likelihood, r
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.mean_noise import Model, OutputNoise, make_output_mean
 from ovkgp.inference.model.observations import Observations, validate_observations
+from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.model.parameter_vector import hyperparameters as named_hyperparameters
 from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks
 from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
-from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
+from ovkgp.inference.training.initialization import initialize, make_grid, register_data_priors, set_initial_values
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.inference.training.priors import LogPrior
 from ovkgp.inference.variational.bound import VariationalBound
@@ -291,6 +292,9 @@ class VariationalGP(Module):
             with self.report_hyperparameters_on_failure():
                 options |= {"initial_states": initial_states, "scale": data.num_observed, "verbose": verbose}
                 options |= {"max_iter": max_iter, "tolerance": tolerance}
+                if init != "current":
+                    vector = ParameterVector(self, initialization.bounds, initialization.scales)
+                    options["initial_points"] = make_grid(self, data, vector, initialization)
                 self.fit_report_ = maximize(self, lambda: collapsed() + log_prior(), **options)
             self._fit_q(data)
         else:
