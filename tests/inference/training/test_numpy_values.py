@@ -5,7 +5,16 @@ import pytest
 import torch
 from gp_cases import CosSinFeatures
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
-from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    ConstantKernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
 
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import validate_observations
@@ -227,3 +236,33 @@ def test_kernel_node_rejects_other_kernels_and_many_rows(monkeypatch):
     kernel = RBFKernel().double()
     with pytest.raises(NoAnalyticForm, match="rows"):
         make_kernel_node(kernel, inputs(), NumpyVector(ParameterVector(kernel)))
+
+
+@pytest.mark.parametrize("d", [1, 2, 9])
+@pytest.mark.parametrize("is_ard", [True, False])
+def test_nodes_of_sums_with_linear_and_constant_kernels_match_torch(d, is_ard):
+    """More than six columns use matrix products instead of stored differences."""
+    generator = torch.Generator().manual_seed(0)
+    X, Z = (torch.randn(n, d, generator=generator, dtype=torch.float64) for n in (7, 4))
+    scaled = ScaleKernel(RQKernel(ard_num_dims=d if is_ard else None))
+    kernel = AdditiveKernel(ConstantKernel(), LinearKernel(), scaled).double()
+    vector = NumpyVector(ParameterVector(kernel))
+    node = make_kernel_node(kernel, X.numpy(), vector)
+    u = np.random.default_rng(0).normal(0, 0.3, len(vector.kept))
+    vector.vector.set(u)
+    theta = vector.values(u)[0]
+    value, backward = node.matrix(theta)
+    K = kernel(X).to_dense()
+    np.testing.assert_allclose(value, K.detach(), rtol=1e-10)
+    weights = torch.randn(7, 7, generator=generator, dtype=torch.float64)
+    (weights * K).sum().backward()
+    out = np.zeros_like(theta)
+    backward(weights.numpy(), out)
+    by_u = out * vector.values(u)[1]
+    np.testing.assert_allclose(by_u, vector.vector.gradient(), rtol=1e-8, atol=1e-10)
+    with torch.no_grad():
+        cross, variances = kernel(Z, X).to_dense(), kernel(Z, diag=True)
+    thetas = np.stack([theta, theta])
+    np.testing.assert_allclose(node.cross(thetas, Z.numpy())[1], cross, rtol=1e-10)
+    np.testing.assert_allclose(node.cross(thetas, Z.numpy(), X.numpy())[0], cross, rtol=1e-10)
+    np.testing.assert_allclose(node.variances(thetas, Z.numpy())[1], variances, rtol=1e-10)

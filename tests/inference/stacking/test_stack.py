@@ -1,0 +1,164 @@
+"""Tests of `ovkgp.inference.stacking.stack` and `candidates`."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.stacking import candidates
+from ovkgp.inference.stacking.candidates import CoupledCandidate, IndependentCandidate, default_candidates
+from ovkgp.inference.stacking.stack import StackPosterior, fit_stack, residual_correlation, stacking_weights
+
+CHEAP = default_candidates()[:2]
+
+
+def data(n=30, p=2, missing=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    noise = rng.standard_normal((n, p)) + rng.standard_normal((n, 1))  # correlated
+    Y = np.sin(X @ rng.standard_normal((2, p))) + 0.3 * noise
+    Y = (Y - Y.mean(0)) / Y.std(0)
+    Y[rng.random(Y.shape) < missing] = np.nan
+    return Observations(torch.from_numpy(X), torch.from_numpy(Y)).observed_rows()
+
+
+def test_weights_maximize_the_density_of_held_out_rows_with_pseudo_counts():
+    log_density = np.random.default_rng(0).normal(0, 2, (40, 3))
+
+    def objective(free):
+        weights = np.exp(free) / np.exp(free).sum()
+        return -np.log(np.exp(log_density) @ weights).sum() - np.log(weights).sum()
+
+    best = minimize(objective, np.zeros(3), tol=1e-12)
+    np.testing.assert_allclose(stacking_weights(log_density), np.exp(best.x) / np.exp(best.x).sum(), atol=1e-4)
+
+
+def test_weights_are_those_of_the_pseudo_counts_if_one_candidate_is_impossible():
+    log_density = np.stack([np.zeros(20), np.full(20, -1e4)], 1)
+    np.testing.assert_allclose(stacking_weights(log_density), [21 / 22, 1 / 22], rtol=1e-12)
+
+
+def test_residual_correlation_is_shrunk_and_positive_definite():
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((50, 3)) @ rng.standard_normal((3, 3))
+    R = np.corrcoef(scores.T)
+    found = residual_correlation(scores - scores.mean(0))
+    clipped = np.clip(scores - scores.mean(0), -4, 4)
+    moments = clipped.T @ clipped
+    root = np.sqrt(moments.diagonal())
+    np.testing.assert_allclose(found, 50 / 53 * moments / np.outer(root, root) + 3 / 53 * np.eye(3), rtol=1e-10)
+    assert np.sign(found[0, 1]) == np.sign(R[0, 1])
+    scores[rng.random(scores.shape) < 0.6] = np.nan
+    incomplete = residual_correlation(scores)
+    assert np.linalg.eigvalsh(incomplete).min() > 0
+    np.testing.assert_allclose(incomplete.diagonal(), 1.0, rtol=1e-12)
+
+
+def test_mixture_density_is_the_weighted_sum_over_candidates():
+    rows = data()
+    stack = fit_stack(CHEAP, rows)
+    posterior, points = stack.posterior, torch.randn(4, 2, dtype=torch.float64)
+    prediction = posterior.predict(points, "diag", noise=True)
+    y = torch.zeros(4, 2, dtype=torch.float64)
+    parts = [part.predict(points, "diag", noise=True).log_density(y) for part in posterior.parts]
+    weights = torch.from_numpy(posterior.weights)
+    expected = (weights[:, None, None] * torch.stack(parts).exp()).sum(0).log()
+    torch.testing.assert_close(prediction.log_density(y), expected)
+    assert set(stack.scores) == {candidate.name for candidate in CHEAP}
+    assert sum(score.weight for score in stack.scores.values()) == pytest.approx(1.0)
+    assert stack.gp.fit_report_.converged and stack.gp.fit_report_.num_rows == 30
+    assert posterior.correlation[0, 1] > 0.1  # the noise is correlated
+
+
+def test_scores_are_mean_densities_of_entries_given_the_other_rows():
+    rows = data(12)
+    fit = CHEAP[0].train(rows)
+    held_out = fit.posterior.leave_groups_out(rows, torch.arange(12))
+    scores = fit_stack(CHEAP[:1], rows).scores[CHEAP[0].name]
+    assert scores.weight == pytest.approx(1.0) and scores.log_density == pytest.approx(fit.log_density.mean())
+    assert scores.standard_error == pytest.approx(fit.log_density.std(ddof=1) / 24**0.5)
+    assert held_out.shape == (3, 12, 2)
+
+
+def test_candidates_with_small_weights_are_dropped(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.stacking.stack.MIN_WEIGHT", 0.6)
+    stack = fit_stack(CHEAP, data(60))
+    assert len(stack.posterior) == 1 and stack.posterior.weights.tolist() == [1.0] and len(stack.scores) == 2
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_states_give_the_same_posterior(missing):
+    rows = data(30, missing=missing)
+    own = [*CHEAP, CoupledCandidate("coupled", "icm", "matern52"), CoupledCandidate("sum", "lmc", "matern52")]
+    posterior = fit_stack(own, rows).posterior
+    again = StackPosterior.of_states(
+        posterior.candidates, posterior.states, posterior.weights, rows, posterior.correlation
+    )
+    points = torch.randn(3, 2, dtype=torch.float64)
+    for form in ("diag", "output", "full"):
+        one, two = (p.predict(points, form, noise=True) for p in (posterior, again))
+        torch.testing.assert_close(one._covariance, two._covariance, rtol=1e-12, atol=1e-14)
+    mean, std, cdf = posterior.leave_groups_out(torch.arange(rows.num_rows))
+    assert bool((torch.isfinite(mean) == rows.observed).all()) and bool((std[rows.observed] > 0).all())
+    assert bool(((cdf > 0) & (cdf < 1))[rows.observed].all())
+
+
+def test_missing_outputs_are_ignored_by_independent_candidates():
+    rows = data(30, missing=0.4)
+    posterior = CHEAP[1].train(rows).posterior
+    kept = rows.observed[:, 0]
+    alone = CHEAP[1].train(Observations(rows.X[kept], rows.Y[kept][:, :1])).posterior
+    points = torch.randn(3, 2, dtype=torch.float64)
+    one, two = (p.predict(points, "diag", noise=True) for p in (posterior, alone))
+    torch.testing.assert_close(one.mean[:, :1], two.mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(one.std[:, :1], two.std, rtol=1e-10, atol=1e-12)
+
+
+def test_known_noise_replaces_the_trained_one():
+    rows = data(20)
+    known = Observations(rows.X, rows.Y, torch.full_like(rows.Y, 0.04))
+    fit = CHEAP[1].train(known)
+    torch.testing.assert_close(fit.posterior.noise.diagonal(), torch.full((2,), 0.04).double())
+    assert all(part.known is not None for part in fit.posterior.parts)
+
+
+def test_fold_densities_are_held_out_predictions_of_models_trained_on_other_folds(monkeypatch):
+    rows = data(40, p=1)
+    at_mode = CHEAP[1].train(rows, average=False)
+    leave_one_out = at_mode.posterior.parts[0].held_out_density()
+    by_folds = at_mode.log_density[:, 0]
+    assert np.isfinite(by_folds).all() and np.abs(by_folds - leave_one_out).max() > 1e-3
+    assert np.corrcoef(by_folds, leave_one_out)[0, 1] > 0.8
+    monkeypatch.setattr(candidates, "MAX_FOLD_ROWS", 10)
+    np.testing.assert_allclose(CHEAP[1].train(rows, average=False).log_density[:, 0], leave_one_out, rtol=1e-10)
+
+
+def test_model_of_a_candidate_predicts_like_its_mode():
+    rows = data(25)
+    fit = CHEAP[0].train(rows, average=False)
+    points = torch.randn(3, 2, dtype=torch.float64)
+    by_gp = fit.make_gp().condition(rows.X, rows.Y).predict(points, "diag", noise=True)
+    by_draws = fit.posterior.predict(points, "diag", noise=True)
+    torch.testing.assert_close(by_gp.mean, by_draws.mean, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(by_gp.std, by_draws.std, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("base", [None, "rbf"])
+def test_default_candidates_have_distinct_names_and_the_given_kernel(base):
+    found = default_candidates(base)
+    assert len({candidate.name for candidate in found}) == 3
+    assert all(isinstance(candidate, IndependentCandidate) for candidate in found)
+    assert base is None or {candidate.base for candidate in found} == {"rbf"}
+
+
+def test_spectra_are_predicted_by_the_linear_term():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 4)) @ rng.standard_normal((4, 50)) + 0.01 * rng.standard_normal((60, 50))
+    X = (X - X.mean(0)) / X.std(0)
+    y = X @ rng.standard_normal(50)
+    y = (y - y.mean()) / y.std()
+    train, test = slice(0, 40), slice(40, 60)
+    rows = Observations(torch.from_numpy(X[train]), torch.from_numpy(y[train, None]))
+    mean = fit_stack(default_candidates(), rows).posterior.predict(torch.from_numpy(X[test]), "none").mean[:, 0]
+    assert np.sqrt(np.mean((mean.numpy() - y[test]) ** 2)) < 0.05
