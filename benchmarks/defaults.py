@@ -1,13 +1,14 @@
 """`GPRegressor()` without options compared with scikit-learn, GPyTorch and ridge, in one run and on one thread.
 
-    python benchmarks/defaults.py [--data FOLDER] [--half A | B] [--tables NAME ...] [--sizes N ...] [--contenders NAME ...]
-                                  [--missing FRACTION] [--out FILE.csv] [--before FILE.csv] [--prototype FILE.py] [--quick]
+    python benchmarks/defaults.py [--data FOLDER] [--half A | B] [--tables NAME ...] [--sizes N ...] [--splits N]
+                                  [--contenders NAME ...] [--missing FRACTION] [--out FILE.csv] [--before FILE.csv ...]
+                                  [--prototype FILE.py] [--quick]
     python benchmarks/defaults.py --sines | --simulated | --speed [--contenders NAME ...] [--sets N] [--quick]
 
 Tables: random subsets of 30, 60, 120 (two splits) and 250 rows (one split) of public tables in two fixed halves, or of simulated functions if no folder
 is given (or in OVKGP_DATA). Scores per test entry in units of the standard deviation of the training outputs: mean log density, RMSE, coverage of 90 %
 intervals; and CPU seconds of fit and prediction. With --out each result is appended to a file, whose rows are not computed again. --before adds the
-results of another file, such as that of an earlier commit, whose rows of "ovkgp" are then called "before". --sines: sines of 1 to 40 periods compared with
+results of other files, such as that of an earlier commit, whose rows of "ovkgp" are then called "before". --sines: sines of 1 to 40 periods compared with
 the best mode of a grid; --simulated: coverage on data of the model's family; --speed: CPU seconds beside one factorization of that size.
 """
 
@@ -80,14 +81,14 @@ def run_tables(
     contenders: dict[str, Contender],
     missing: float = 0.0,
     out: str | Path | None = None,
-    max_splits: int = 2,
+    num_splits: int = 2,
 ) -> pd.DataFrame:
     """Measure every contender on every split that the file `out` lacks, append to it, and return all requested rows."""
     done = read_results(out)
     known = {} if done is None else {tuple(values[:5]): values for values in done.itertuples(index=False, name=None)}
     results = []
     for table, n in product(tables, sizes):
-        for number, split in make_splits(table, n, missing, max_splits):
+        for number, split in make_splits(table, n, missing, num_splits):
             for name, contender in contenders.items():
                 if name == "helmholtz" and table.name not in FIELDS:
                     continue
@@ -126,10 +127,9 @@ def add_earlier_results(results: pd.DataFrame, path: str | Path) -> pd.DataFrame
     return pd.concat([results, earlier.merge(splits, on=KEY[:4])], ignore_index=True)
 
 
-def average(results: pd.DataFrame, by_size: bool) -> pd.DataFrame:
-    """Average over the splits of each table: index (half, n, table, contender), or (half, table, contender) with equal weights of the sizes."""
-    cells = results.groupby(["half", "n", "table", "contender"])[SCORES].mean()
-    return cells if by_size else cells.groupby(level=["half", "table", "contender"]).mean()
+def average(results: pd.DataFrame) -> pd.DataFrame:
+    """Average over the splits of each table and contender; sizes have equal weights."""
+    return results.groupby(["table", "contender", "n"])[SCORES].mean().groupby(level=["table", "contender"]).mean()
 
 
 def differences(results: pd.DataFrame, contender: str, score: str = "log_density") -> pd.Series:
@@ -144,29 +144,28 @@ def differences(results: pd.DataFrame, contender: str, score: str = "log_density
 def print_results(results: pd.DataFrame) -> list[Claim]:
     """Print the tables of scores and the means by half and size; return the claims."""
     names = list(dict.fromkeys(results["contender"]))
-    cells = average(results, by_size=True)
-    for (half, n), group in cells.groupby(level=["half", "n"]):
-        heading(f"{_title(half)}, n = {n}: mean log density", "", *names)
-        densities = group["log_density"].droplevel(["half", "n"]).unstack("contender").reindex(columns=names)
-        for table, values in densities.iterrows():
-            row(table, *values)
     claims = []
     for half, part in results.groupby("half"):
-        for n in [*sorted(set(part["n"])), None]:
-            _print_means(part if n is None else part[part["n"] == n], names, _title(half), n)
-        claims += _claims(part, _title(half))
+        groups = {f"n = {n}": group for n, group in part.groupby("n")} | {"all sizes": part}
+        title = f"half {half}" if half in HALVES else half
+        for print_group in (_print_densities, _print_means):
+            for size, group in groups.items():
+                print_group(group, names, f"{title}, {size}")
+        claims += _claims(part, title)
     return claims
 
 
-def _title(half: str) -> str:
-    return f"half {half}" if half in HALVES else half
+def _print_densities(part: pd.DataFrame, names: Sequence[str], title: str) -> None:
+    heading(f"{title}: mean log density", "", *names)
+    densities = average(part)["log_density"].unstack("contender").reindex(columns=names)
+    for table, values in densities.iterrows():
+        row(table, *values)
 
 
-def _print_means(part: pd.DataFrame, names: Sequence[str], title: str, n: int | None) -> None:
-    means = average(part, by_size=False).droplevel("half")
-    size = "all sizes" if n is None else f"n = {n}"
+def _print_means(part: pd.DataFrame, names: Sequence[str], title: str) -> None:
+    means = average(part)
     heading(
-        f"{title}, {size}: means over {part['table'].nunique()} tables (ovkgp minus contender ± paired standard error)",
+        f"{title}: means over {part['table'].nunique()} tables (ovkgp minus contender ± paired standard error)",
         "",
         "log density",
         "difference",
@@ -227,7 +226,7 @@ def _claims(part: pd.DataFrame, title: str) -> list[Claim]:
         worst = pd.DataFrame({name: gains[name] for name in rivals}).min(axis=1)
         text = f"{title}: on no table worse than {' or '.join(rivals)} by more than .05"
         found.append(claim(f"{text} (worst: {worst.idxmin()}, {worst.min():+.3f})", worst.min() >= -0.05))
-    coverage = average(part, by_size=False)["coverage"].xs(OURS, level="contender").mean()
+    coverage = average(part)["coverage"].xs(OURS, level="contender").mean()
     found.append(claim(f"{title}: coverage of 90 % intervals .88 to .92 ({coverage:.3f})", 0.88 <= coverage <= 0.92))
     logs = part.assign(rmse=np.log(part["rmse"]))
     ratios = {name: differences(logs, name, "rmse").mean() for name in gains if name not in ("prototype", "helmholtz")}
@@ -244,10 +243,13 @@ def main() -> None:
     parser.add_argument("--half", choices=HALVES, help="one half of the tables (default: both)")
     parser.add_argument("--tables", nargs="+", metavar="NAME", help="tables or functions")
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="numbers of training rows")
+    parser.add_argument("--splits", type=int, default=2, help="splits up to 120 training rows; half as many beyond")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"of {', '.join(CONTENDERS)}, prototype")
     parser.add_argument("--missing", type=float, default=0.0, help="fraction of the training outputs to remove")
     parser.add_argument("--out", help="file of results; its rows are not computed again")
-    parser.add_argument("--before", help="file of results of another commit to compare with")
+    parser.add_argument(
+        "--before", nargs="+", default=[], metavar="FILE", help="results of other commits or contenders"
+    )
     parser.add_argument("--prototype", help="Python file with a class Recipe to compare with")
     parser.add_argument("--quick", action="store_true", help="fewer sizes, splits and settings, for a first look")
     parser.add_argument("--sets", type=int, help="number of settings of --sines, of data sets per case of --simulated")
@@ -292,11 +294,13 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, contender
     warm_up(contenders)
     sizes = options.sizes or (SIZES if options.data and not options.quick else SIZES[:2])
     loaded = (table if isinstance(table := tables[name], Table) else table() for name in names)
-    results = run_tables(loaded, sizes, contenders, options.missing, options.out, 1 if options.quick else 2)
+    results = run_tables(
+        loaded, sizes, contenders, options.missing, options.out, 1 if options.quick else options.splits
+    )
     if results.empty:
         parser.error(f"--sizes: no table has {min(sizes)} training rows and 8 test rows")
-    if options.before:
-        results = add_earlier_results(results, options.before)
+    for path in options.before:
+        results = add_earlier_results(results, path)
     return print_results(results)
 
 

@@ -30,8 +30,8 @@ FIELDS = ("wind_jan", "wind_jul")
 
 SIZES = (30, 60, 120, 250)
 MAX_OUTPUTS, MAX_TEST_ROWS, MIN_TEST_ROWS = 6, 400, 8
-MAX_ROWS_OF_TWO_SPLITS = 120
-"""Larger training sets have one split."""
+MAX_ROWS_OF_ALL_SPLITS = 120
+"""Larger training sets have half as many splits."""
 
 FAULT = 20.0
 """Flows of gauge NASI2 above it are a sensor fault (78.9; all others are below 5.7)."""
@@ -89,11 +89,11 @@ def _columns(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     return frame[names].to_numpy(float)
 
 
-def make_splits(table: Table, n: int, missing: float = 0.0, max_splits: int = 2) -> Iterator[tuple[int, Split]]:
+def make_splits(table: Table, n: int, missing: float = 0.0, num_splits: int = 2) -> Iterator[tuple[int, Split]]:
     """Yield the splits with n training rows, seeded by the name of the table; none if fewer than 8 test rows would remain."""
     if len(table.X) < n + MIN_TEST_ROWS:
         return
-    for number in range(min(max_splits, 2 if n <= MAX_ROWS_OF_TWO_SPLITS else 1)):
+    for number in range(num_splits if n <= MAX_ROWS_OF_ALL_SPLITS else (num_splits + 1) // 2):
         rng = np.random.default_rng([zlib.crc32(table.name.encode()), n, number])
         order = rng.permutation(len(table.X))
         train, test = order[:n], order[n : n + MAX_TEST_ROWS]

@@ -64,6 +64,10 @@ def test_splits_follow_the_size_of_the_table(tables):
     assert not list(tables.make_splits(make_table(tables, num_rows=37), 30))
     (only,) = tables.make_splits(make_table(tables, num_rows=800), 250)
     assert only[1].X_test.shape == (400, 1)
+    more = list(tables.make_splits(make_table(tables), 30, num_splits=4))
+    assert len(more) == 4
+    for (_, split), (_, same) in zip(tables.make_splits(make_table(tables), 30), more, strict=False):
+        assert np.array_equal(split.X, same.X)  # further splits do not change the first ones
 
 
 def test_removed_outputs_have_the_fraction_and_keep_rows(tables):
