@@ -188,7 +188,7 @@ def _print_means(part: pd.DataFrame, names: Sequence[str], title: str) -> None:
             name,
             found["log_density"].mean(),
             "" if name == OURS else _with_error(ahead),
-            "" if name == OURS else f"{ahead.median():+.3f}",
+            f"{ahead.median():+.3f}" if len(ahead) and name != OURS else "",
             "" if name == OURS else f"{(ahead > 0).sum()} of {len(ahead)}",
             found["rmse"].mean(),
             found["coverage"].mean(),
