@@ -36,6 +36,9 @@ from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
 
 MAX_ITERATIONS = 150
 TOLERANCE = 1e-5  # relative change of log π over five iterations of L-BFGS
+FINAL_TOLERANCE = 1e-4  # the same, from the mode for a subset of the rows
+MAX_SEARCH_ROWS = 300  # with more rows, the mode for a subset is the initial point
+MIN_SEARCH_ROWS = 200  # smallest number of rows of a subset
 SECOND_RUN_ROWS = 150  # with fewer rows, the optimizer also starts from the second-best lengthscale
 SECOND_RUN_GAP = 30.0  # unless it is that much worse than the best
 HESSIAN_STEP = 5e-3  # step of the differences of the gradient
@@ -80,6 +83,10 @@ class OutputProblem:
         self.noise = make_noise_node(gp.noise_model, self.numpy_vector)
         self.priors = make_prior_terms(gp, self.numpy_vector)
         self.grid = initial_grid(gp, surrogate, self.vector)
+        self.subset = None
+        if len(X) > MAX_SEARCH_ROWS:
+            rows = np.random.default_rng(0).permutation(len(X))[: max(MIN_SEARCH_ROWS, len(X) // 4)]
+            self.subset = rows, OutputProblem(gp, X[rows])
 
     def density(self, y: np.ndarray, known: np.ndarray | None) -> NumpyDensity:
         """Return log π(u) of one output y (n,), with known noise variances (n,) or None."""
@@ -150,6 +157,20 @@ class OutputProblem:
         return min(wanted, affordable) if affordable >= MIN_DRAWS else 0
 
     def _maximize(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> list[LBFGSRun]:
+        """Run L-BFGS from the mode for a subset of the rows; for fewer rows, from the best points of the grid."""
+        if self.subset is None:
+            return self._search(density, evaluator)
+        rows, part = self.subset
+        evidence = density.evidence
+        own = part.density(evidence.y[rows, 0], None if evidence.known is None else evidence.known[rows])
+        found = part._maximize(own, ObjectiveEvaluator(part.vector, own))
+        best = max(found, key=lambda run: run.best.value).best
+        point = evaluator.evaluate(np.clip(best.x, *self.vector.bounds.T))
+        if point is None:
+            return self._search(density, evaluator)
+        return [LBFGSRun(evaluator, point, MAX_ITERATIONS, FINAL_TOLERANCE).run()]
+
+    def _search(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> list[LBFGSRun]:
         """Run L-BFGS from the best point of the grid and, for few rows, from the best one with another lengthscale."""
         points, lengthscale = self.grid
         values = np.array([density.value(u) for u in points])
