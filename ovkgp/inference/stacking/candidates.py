@@ -41,7 +41,7 @@ from ovkgp.kernels import DecomposableKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
 NUM_FOLDS = 5  # folds of rows that are held out, if the hyperparameters are those of the mode
-MAX_FOLD_ROWS = 1000  # with more rows, leave-one-out at the mode is used
+MAX_FOLD_ROWS = 400  # with more rows, leave-one-out at the mode is used
 FOLD_ITERATIONS = 15  # iterations of L-BFGS from the mode of all rows, for each fold
 COUPLED_ENTRIES = 800  # observed entries on which a coupled candidate is trained if its kernel is not separable
 

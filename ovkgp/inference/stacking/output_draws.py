@@ -37,6 +37,7 @@ from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
 MAX_ITERATIONS = 150
 TOLERANCE = 1e-5  # relative change of log π over five iterations of L-BFGS
 FINAL_TOLERANCE = 1e-4  # the same, from the mode for a subset of the rows
+MANY_ROWS, FINAL_ITERATIONS = 1500, 5  # with more rows, so many iterations follow on all rows
 MAX_SEARCH_ROWS = 300  # with more rows, the mode for a subset is the initial point
 MIN_SEARCH_ROWS = 200  # smallest number of rows of a subset
 SECOND_RUN_ROWS = 150  # with fewer rows, the optimizer also starts from the second-best lengthscale
@@ -164,11 +165,14 @@ class OutputProblem:
         evidence = density.evidence
         own = part.density(evidence.y[rows, 0], None if evidence.known is None else evidence.known[rows])
         found = part._maximize(own, ObjectiveEvaluator(part.vector, own))
-        best = max(found, key=lambda run: run.best.value).best
-        point = evaluator.evaluate(np.clip(best.x, *self.vector.bounds.T))
+        first = max(found, key=lambda run: run.best.value)
+        point = evaluator.evaluate(np.clip(first.best.x, *self.vector.bounds.T))
         if point is None:
             return self._search(density, evaluator)
-        return [LBFGSRun(evaluator, point, MAX_ITERATIONS, FINAL_TOLERANCE).run()]
+        max_iter = FINAL_ITERATIONS if len(self.X) > MANY_ROWS else MAX_ITERATIONS
+        run = LBFGSRun(evaluator, point, max_iter, FINAL_TOLERANCE).run()
+        run.converged = run.converged or (len(self.X) > MANY_ROWS and first.converged)
+        return [run]
 
     def _search(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> list[LBFGSRun]:
         """Run L-BFGS from the best point of the grid and, for few rows, from the best one with another lengthscale."""

@@ -25,6 +25,7 @@ from ovkgp.exceptions import FitWarning
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.row_sample import draw_random_rows
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.stacking.candidates import (
     CoupledCandidate,
@@ -36,12 +37,17 @@ from ovkgp.inference.stacking.output_posterior import IndependentMixture, Output
 
 NUM_WEIGHT_STEPS = 200  # steps of expectation maximization
 MAX_RESIDUAL = 4.0  # standardized residuals are clipped at this size before their correlation is computed
+MAX_COMPARED_ROWS, NUM_SCREENING_ROWS = 1000, 500  # with more rows, candidates are screened on a subset of this size
+MIN_SCREENED_WEIGHT = 0.1  # weight on the subset of a candidate that is trained on all rows
 MIN_WEIGHT = 0.01  # candidates with a smaller weight are dropped
 
 
 @dataclass(frozen=True)
 class CandidateScore:
-    """Weight of a candidate, its mean log density per held-out entry, and the standard error of that mean."""
+    """Weight of a candidate, its mean log density per held-out entry, and the standard error of that mean.
+
+    A weight of 0 is that of a candidate that was screened out on a subset of the rows.
+    """
 
     weight: float
     log_density: float
@@ -107,16 +113,23 @@ def fit_stack(
     """Train candidates on standardized data, and mix them with the weights of `stacking_weights`.
 
     If `average`, the hyperparameters of each output are averaged over draws around their mode, where these are affordable. Ctrl-C
-    keeps the candidates so far. Complexity: about 50 to 100 factorizations O(n³) per candidate and output.
+    keeps the candidates so far. Beyond `MAX_COMPARED_ROWS` rows, only candidates with a weight of at least `MIN_SCREENED_WEIGHT` on a
+    subset are trained on all rows. Complexity: about 50 to 100 factorizations O(n³) per candidate and output, and about 10 for
+    many rows.
     """
-    began, fits = time.monotonic(), []
+    began, fits, screened = time.monotonic(), [], {}
+    if data.num_rows > MAX_COMPARED_ROWS:
+        rows = torch.from_numpy(draw_random_rows(data.observed.numpy(), NUM_SCREENING_ROWS, 0))
+        screened = fit_stack(candidates, data.rows(rows), average=False, verbose=verbose).scores
+        candidates = [one for one in candidates if screened[one.name].weight >= MIN_SCREENED_WEIGHT]
     for candidate in tqdm(candidates, disable=not verbose, unit="candidate", desc="training"):
         fits.append(candidate.train(data, average=average))
         if fits[-1].report.interrupted:
             break
     densities = np.stack([fit.log_density for fit in fits], -1)  # (n, p, K)
     weights = stacking_weights(np.nansum(densities, 1))
-    scores = {fit.name: _score(fit, weight) for fit, weight in zip(fits, weights, strict=True)}
+    scores = {name: replace(score, weight=0.0) for name, score in screened.items()}
+    scores |= {fit.name: _score(fit, weight) for fit, weight in zip(fits, weights, strict=True)}
     correlation = residual_correlation(np.tensordot(np.stack([fit.scores for fit in fits], -1), weights, 1))
     kept = np.flatnonzero(weights >= MIN_WEIGHT)
     parts = [fits[i].posterior for i in kept]
