@@ -419,15 +419,16 @@ def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_call
 class Radial:
     """κ(s), s = Σ_i (x_i − z_i)²/ℓ_i², at the columns X (n, d), from the profile of the kernel and its parameters.
 
-    Squared differences are stored for few columns; for more, s and its gradient are matrix products, O(n²d) without an n × n × d
-    array.
+    Squared differences are stored for few rows and columns; for more, s and its gradient are matrix products, O(n²d) without an
+    n × n × d array.
     """
 
     def __init__(self, profile: Callable, kernel: Kernel, X: np.ndarray, references: dict[str, Reference]):
         self.profile, self.kernel, self.others, self.X = profile, kernel, dict(references), X
         self.lengthscale = self.others.pop("lengthscale")
         is_ard = self.lengthscale.shape[-1] > 1
-        self.uses_products = is_ard and X.shape[1] > MAX_DIFFERENCE_COLUMNS
+        is_large = X.shape[1] > MAX_DIFFERENCE_COLUMNS or X.size * len(X) > MAX_STORED_DIFFERENCES
+        self.uses_products = is_ard and is_large
         self.squares = None if self.uses_products else _squared_differences(X, X, separate=is_ard)
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
