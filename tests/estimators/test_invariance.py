@@ -23,11 +23,18 @@ DISTANT = {"sentinel": [999999999.0, 999999999.0], "far": [1e5, -1e5], "huge": [
 
 
 def gp(kernel="independent", Y=Y, **options):
-    return lambda X=X: ovkgp.GPRegressor(kernel, **{"random_state": 0} | options).fit(X, Y)
+    return of(lambda **options: ovkgp.GPRegressor(kernel, **options), Y, **{"random_state": 0} | options)
 
 
 def of(kind, Y=Y, **options):
-    return lambda X=X: kind(**options).fit(X) if Y is None else kind(**options).fit(X, Y)
+    """Return a function that fits to X and, if these are numbers, to a Y + b."""
+
+    def fit(X=X, a=1.0, b=0.0):
+        if Y is None:
+            return kind(**options).fit(X)
+        return kind(**options).fit(X, a * Y + b if Y.dtype.kind == "f" else Y)
+
+    return fit
 
 
 ESTIMATORS = {
@@ -54,7 +61,7 @@ ESTIMATORS = {
     "exact ridge, path": of(ovkgp.OVKRidge, lam=[0.01, 0.1], solver="cg"),
     "feature ridge": of(ovkgp.ORFFRidge, lam=0.01, num_frequencies=60, random_state=0),
     "manifold ridge": of(ovkgp.ManifoldRidge, lam=0.01, random_state=0),
-    "simplex": of(ovkgp.SimplexClassifier, LABELS, lam=0.01),
+    "simplex": of(ovkgp.SimplexClassifier, LABELS, lam=0.01, random_state=0),
     "quantiles": of(ovkgp.InfiniteQuantileRegressor, Y[:, 0], lam=1e-3, num_tasks=6, random_state=0),
     "costs": of(ovkgp.InfiniteCostSensitiveClassifier, LABELS, random_state=0),
     "one class": of(ovkgp.InfiniteOneClassSVM, None, random_state=0),
@@ -100,17 +107,48 @@ def test_predictions_do_not_depend_on_other_rows(name, distant):
         np.testing.assert_allclose(rest, expected, rtol=1e-10, atol=1e-10 * max(1.0, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("name", ["auto", "exact ridge", "feature ridge", "quantiles", "one class", "simplex"])
+LABELED, WITHOUT_INTERCEPT = ("simplex", "costs", "one class"), ("ridge", "vector tasks")
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_estimators_are_equivariant_under_units(name):
+    """Predictions at cx + d of a fit to cX + d and aY + b are those at x, in the other unit.
+
+    With a given λ the prior has a given scale: then the standard deviation does not depend on the unit of Y, and the scale of
+    a field kernel, ℓ⁻², depends on that of X. Draws are resampled by their importance weights, so that rounding may exchange one.
+    """
+    has_given_scale, tolerance = "ridge" in name, 1e-2 if name == "laplace draws" else 1e-5
+    c, d, a = 1.0 if name == "exact ridge, field" else 1e3, -7.0, 1.0 if name in LABELED else 1e-2
+    b = 0.0 if name in LABELED or any(word in name for word in WITHOUT_INTERCEPT) else 50.0
+    expected, found = (
+        predict_all(fitted(name), POINTS),
+        predict_all(ESTIMATORS[name](c * X + d, a, b), c * POINTS + d),
+    )
+    for method, values in found.items():
+        if values.dtype.kind in "OUi":
+            assert (values == expected[method]).all()
+            continue
+        back = values / (1.0 if has_given_scale else a) if method == "std" else (values - b) / a
+        scale = np.abs(expected[method]).max()
+        np.testing.assert_allclose(back, expected[method], rtol=0, atol=tolerance * scale, err_msg=method)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_frames_arrays_tensors_and_dtypes_agree(name):
     estimator = fitted(name)
     expected = predict_all(estimator, POINTS)
     single = POINTS.astype(np.float32)
     for points, reference in (
-        (pd.DataFrame(POINTS).to_numpy(), expected),
+        (pd.DataFrame(POINTS), expected),
         (torch.from_numpy(POINTS), expected),
         (np.asfortranarray(POINTS), expected),
         (POINTS.tolist(), expected),
         (single, predict_all(estimator, single.astype(np.float64))),
+        (np.ones((3, 2), dtype=int), predict_all(estimator, np.ones((3, 2)))),
     ):
         for method, values in predict_all(estimator, points).items():
-            np.testing.assert_allclose(values, reference[method], rtol=1e-12, err_msg=method)
+            if values.dtype.kind in "OUi":
+                assert (values == reference[method]).all()
+                continue
+            atol = 1e-12 * np.abs(reference[method]).max()
+            np.testing.assert_allclose(values, reference[method], rtol=1e-12, atol=atol, err_msg=method)
