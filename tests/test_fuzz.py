@@ -159,7 +159,8 @@ def test_containers_and_layouts_give_the_same_predictions(name):
             return differs(predict(fit(clone(estimator), c(X), given), np.asarray(c(POINTS))), expected, 1e-5)
 
         cases[f"{label} at fit"] = fit_and_predict
-    run(cases, may_reject=lambda name: False)
+    is_labeled = target is LABELS  # scikit-learn rejects labels that are neither texts nor numbers
+    run(cases, may_reject=lambda name: is_labeled and name == "objects at fit")
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
