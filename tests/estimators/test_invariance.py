@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from sklearn.base import BaseEstimator
 
 import ovkgp
 from ovkgp.exceptions import InputError
@@ -17,6 +18,7 @@ X = rng.uniform(0, 1, (N, 2))
 CLEAN = np.c_[np.sin(4 * X[:, 0]) + X[:, 1], np.cos(3 * X[:, 1]) - X[:, 0]]
 Y = CLEAN + 0.05 * rng.standard_normal((N, 2))
 GAPS = np.where(rng.uniform(size=Y.shape) < 0.2, np.nan, Y)
+COUNTS = rng.poisson(np.exp(CLEAN[:, 0]))
 LABELS = np.where(Y[:, 0] > np.median(Y[:, 0]), 1, 0)
 POINTS = rng.uniform(0, 1, (7, 2))
 DISTANT = {"sentinel": [999999999.0, 999999999.0], "far": [1e5, -1e5], "huge": [1e155, 0.0]}
@@ -55,12 +57,15 @@ ESTIMATORS = {
     "nystrom": gp("decomposable", approximation="nystrom", num_frequencies=15),
     "variational": gp(approximation="variational", num_frequencies=15),
     "student": gp(likelihood="student_t", num_frequencies=15),
+    "poisson": gp(Y=COUNTS, likelihood="poisson", num_frequencies=15),
     "laplace draws": gp(hyperparameters="laplace", sampling={"draws": 20, "max_draws": 5}),
     "exact ridge": of(ovkgp.OVKRidge, lam=0.01),
     "exact ridge, field": of(ovkgp.OVKRidge, kernel="curl_free", lam=0.01),
     "exact ridge, path": of(ovkgp.OVKRidge, lam=[0.01, 0.1], solver="cg"),
     "feature ridge": of(ovkgp.ORFFRidge, lam=0.01, num_frequencies=60, random_state=0),
     "manifold ridge": of(ovkgp.ManifoldRidge, lam=0.01, random_state=0),
+    "online": of(ovkgp.ONORMA),
+    "constrained": of(ovkgp.ConstrainedORFF, num_frequencies=30, random_state=0),
     "simplex": of(ovkgp.SimplexClassifier, LABELS, lam=0.01, random_state=0),
     "quantiles": of(ovkgp.InfiniteQuantileRegressor, Y[:, 0], lam=1e-3, num_tasks=6, random_state=0),
     "costs": of(ovkgp.InfiniteCostSensitiveClassifier, LABELS, random_state=0),
@@ -107,7 +112,15 @@ def test_predictions_do_not_depend_on_other_rows(name, distant):
         np.testing.assert_allclose(rest, expected, rtol=1e-10, atol=1e-10 * max(1.0, np.abs(expected).max()))
 
 
-LABELED, WITHOUT_INTERCEPT = ("simplex", "costs", "one class"), ("ridge", "vector tasks")
+UNITLESS = ("simplex", "costs", "one class", "poisson", "constrained")
+"""Estimators without outputs, of labels or counts, or with a given radius of the weights."""
+WITHOUT_INTERCEPT = ("ridge", "vector tasks", "online")
+
+
+def test_all_estimators_have_a_case():
+    kinds = [getattr(ovkgp.estimators, name) for name in ovkgp.estimators.__all__]
+    kinds = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseEstimator)}
+    assert {type(fitted(name)) for name in ESTIMATORS} == kinds - {ovkgp.BayesSearchCV}  # delegates to its estimator
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -117,9 +130,9 @@ def test_estimators_are_equivariant_under_units(name):
     With a given λ the prior has a given scale: then the standard deviation does not depend on the unit of Y, and the scale of
     a field kernel, ℓ⁻², depends on that of X. Few draws are exchanged by rounding: for them the factors are powers of two.
     """
-    has_given_scale = "ridge" in name
-    c, d, a = 1.0 if name == "exact ridge, field" else 1e3, -7.0, 1.0 if name in LABELED else 1e-2
-    b = 0.0 if name in LABELED or any(word in name for word in WITHOUT_INTERCEPT) else 50.0
+    has_given_scale = "ridge" in name or name == "online"
+    c, d, a = 1.0 if name == "exact ridge, field" else 1e3, -7.0, 1.0 if name in UNITLESS else 1e-2
+    b = 0.0 if name in UNITLESS or any(word in name for word in WITHOUT_INTERCEPT) else 50.0
     if name == "laplace draws":
         c, d, a, b = 1024.0, 0.0, 1 / 64, 0.0
     expected, found = (
