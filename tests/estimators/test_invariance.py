@@ -167,3 +167,26 @@ def test_frames_arrays_tensors_and_dtypes_agree(name):
                 continue
             atol = 1e-12 * np.abs(reference[method]).max()
             np.testing.assert_allclose(values, reference[method], rtol=1e-12, atol=atol, err_msg=method)
+
+
+@pytest.mark.parametrize("spread", [1e6, 1e8])
+def test_training_rows_in_distant_clusters_equal_dense_algebra(spread):
+    """Lengthscale .5 and clusters at 0, spread and 2 spread; columns beyond three use another formula for distances."""
+    rng = np.random.default_rng(0)
+    centers = spread * (np.arange(30) % 3)[:, None]
+    for num_dims in (1, 5):
+        X = rng.uniform(0, 1, (30, num_dims)) + centers
+        y = rng.standard_normal(30)
+        kernel = ScaleKernel(MaternKernel(2.5))
+        kernel.base_kernel.lengthscale, kernel.outputscale = 0.5, 1.0
+        options = {"hyperparameters": "fixed", "noise": 0.01}
+        model = ovkgp.GPRegressor(kernel, **options).fit(X, y)
+        offset = np.ravel(model.predict(X[:1] + 1e15))[0]  # far from all data the prediction is the mean
+
+        def dense(points, X=X):
+            r = np.sqrt(5 * np.square(points[:, None] - X).sum(-1)) / 0.5
+            return (1 + r + r**2 / 3) * np.exp(-r)
+
+        points = X[:6] + 2.0**-7
+        expected = offset + dense(points) @ np.linalg.solve(dense(X) + 0.01 * np.eye(30), y - offset)
+        np.testing.assert_allclose(np.ravel(model.predict(points)), expected, rtol=0, atol=1e-8)
