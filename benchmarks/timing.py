@@ -46,13 +46,10 @@ def peak(work: Callable) -> int:
     return watch.peak
 
 
-def seconds(*works: Callable, repeats: int = 7) -> list[float]:
-    """Measure the shortest of several runs of each function; runs alternate, so that a drift of the clock affects all equally."""
-    best = [math.inf] * len(works)
-    for _ in range(repeats):
-        for i, work in enumerate(works):
-            best[i] = min(best[i], timed(work)[0])
-    return best
+def seconds(*works: Callable, repeats: int = 7, summary: Callable = min) -> list[float]:
+    """Measure the shortest (or another `summary`) of several runs of each function; runs alternate, so that a drift of the clock affects all equally."""
+    runs = [[timed(work)[0] for work in works] for _ in range(repeats)]
+    return [summary(times) for times in zip(*runs, strict=True)]
 
 
 def timed(work: Callable) -> tuple[float, object]:

@@ -88,6 +88,14 @@ def check_writable(path: str | os.PathLike) -> Path:
         raise PermissionError(f"The folder {target.parent} is not writable: {error}.") from error
 
 
+def check_path(name: str, path: str | os.PathLike) -> Path:
+    """Return the path of an argument `name`; raise InputError if no file can be written there."""
+    try:
+        return check_writable(path)
+    except OSError as error:
+        raise InputError(f"{name} must be a path that can be written. {error}") from error
+
+
 def digest(tensors: Mapping[str, Tensor], *texts: str | int) -> str:
     """Return the SHA-256 of texts and of the names, types, shapes and contents of tensors."""
     import torch

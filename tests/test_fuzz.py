@@ -52,6 +52,8 @@ ESTIMATORS = {
     "cg ridge": (ovkgp.OVKRidge(lam=0.01, solver="cg"), Y),
     "feature ridge": (ovkgp.ORFFRidge(lam=0.01, num_frequencies=20, random_state=0), Y),
     "manifold ridge": (ovkgp.ManifoldRidge(lam=0.01, num_neighbors=4, random_state=0), Y),
+    "online": (ovkgp.ONORMA(), Y),
+    "constrained": (ovkgp.ConstrainedORFF(num_frequencies=20, random_state=0), Y),
     "simplex": (ovkgp.SimplexClassifier(lam=0.01, random_state=0), LABELS),
     "quantiles": (ovkgp.InfiniteQuantileRegressor(lam=1e-2, lengthscale=1.0, num_tasks=5, random_state=0), Y[:, 0]),
     "costs": (ovkgp.InfiniteCostSensitiveClassifier(random_state=0), LABELS),
@@ -100,14 +102,15 @@ def fitted(name):
     return fit(clone(estimator), X, target)
 
 
-def run(cases: dict[str, Callable[[], str | None]]) -> None:
-    """Run all cases; a case returns what is wrong with its outcome, or raises an error, which must be clear."""
+def run(cases: dict[str, Callable[[], str | None]], may_reject: Callable[[str], bool] = lambda name: True) -> None:
+    """Run all cases; a case returns what is wrong with its outcome, or raises an error, which must be clear and allowed."""
     failures = []
     for name, case in cases.items():
         try:
             wrong = case()
         except OvkgpError as error:
-            wrong = None if len(str(error)) > 15 else f"an error without a message: {error!r}"
+            is_allowed = may_reject(name) and len(str(error)) > 15
+            wrong = None if is_allowed else f"rejected: {error!r}"
         except Exception as error:  # what is tested is that there is none
             wrong = f"{type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
         if wrong:
@@ -158,7 +161,8 @@ def test_containers_and_layouts_give_the_same_predictions(name):
             return differs(predict(fit(clone(estimator), c(X), given), np.asarray(c(POINTS))), expected, 1e-5)
 
         cases[f"{label} at fit"] = fit_and_predict
-    run(cases)
+    is_labeled = target is LABELS  # scikit-learn rejects labels that are neither texts nor numbers
+    run(cases, may_reject=lambda name: is_labeled and name == "objects at fit")
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -167,7 +171,8 @@ def test_order_of_rows_and_batches_do_not_change_predictions(name):
     model, expected = fitted(name), predict(fitted(name), POINTS)
     order = np.random.default_rng(1).permutation(N)
     cases = {}
-    if not name.startswith(("nystrom", "variational", "student", "manifold")):  # random rows are chosen by position
+    # random rows are chosen by position, and online learning reads the rows in their order
+    if not name.startswith(("nystrom", "variational", "student", "manifold", "online")):
 
         def permuted():
             given = None if target is None else target[order]
@@ -188,7 +193,8 @@ def test_order_of_rows_and_batches_do_not_change_predictions(name):
             np.concatenate([predict(model, POINTS[i : i + k]) for i in range(0, len(POINTS), k)]), expected, 1e-9
         )
     cases["repeated rows"] = lambda: differs(predict(model, np.repeat(POINTS, 3, 0))[::3], expected, 1e-9)
-    run(cases)
+    huge = tuple(f"{value:g} at" for value in odd if abs(value) >= 1e100)  # an error names the row
+    run(cases, may_reject=lambda name: any(value in name for value in huge))
 
 
 SCALE_EQUIVARIANT = ("auto", "independent", "decomposable", "lmc", "one output", "orff", "nystrom", "variational")
@@ -219,7 +225,7 @@ def test_units_of_the_data_do_not_change_predictions(name):
             return differs(predict(fit(clone(estimator), X + shift, target), POINTS + shift), expected, 1e-3)
 
         cases |= {f"Y plus {shift:g}": shifted_outputs, f"X plus {shift:g}": shifted_inputs}
-    run(cases)
+    run(cases, may_reject=lambda name: False)
 
 
 def invalid_inputs():
@@ -331,6 +337,7 @@ COMMANDS = [
     ["predict", "{data}", "{data}", "--out", "{out}"],
     ["predict", "{folder}/none", "{data}", "--out", "{out}"],
     ["report", "{data}", "--out", "{out}"],
+    ["report", "{data}", "--out", "{out}.html", "--groups", "x"],
     ["models", "nope"],
     ["features", "--lengthscale", "1e-300"],
     ["features", "--lengthscale", "nan"],

@@ -12,6 +12,7 @@ from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     import pyarrow as pa
     from sklearn.base import BaseEstimator
@@ -78,18 +79,27 @@ def read_evaluation_data(
     task: str | None,
     strict: bool,
     separator: str,
-) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None]:
-    """Read X and Y from a file, with the column names of the fitted model unless others were typed."""
+    groups: str | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None, np.ndarray | None]:
+    """Read X, Y and the labels of `groups` from a file, with the column names of the fitted model unless others were typed."""
     if outputs is None and estimator.kind != "none":
         if task is not None:
             raise OptionError("--task needs a column of values. Name it with --outputs.")
         outputs = tuple(estimator.output_names_)
     table = TableFile(path, resolve_inputs(estimator, inputs), outputs, task, strict, separator)
     table.check_target(estimator.kind, type(estimator).__name__)
+    if groups is not None:
+        if task is not None:
+            raise OptionError("--groups needs a wide table (one row per input). Remove --task.")
+        if not estimator.has_leave_one_out:
+            raise OptionError(
+                f"--groups is not supported by {type(estimator).__name__} with these options. Remove --groups and evaluate held-out rows."
+            )
+        return table.read_groups(groups)
     X, Y = table.read(estimator.kind)
     if task is not None:
         Y = _align_tasks(Y, estimator.output_names_, path)
-    return X, Y
+    return X, Y, None
 
 
 def _align_tasks(Y: pd.DataFrame, known: list[str], path: Path) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from ovkgp.cli.arguments import (
     parse_names,
 )
 from ovkgp.cli.errors import report_errors
+from ovkgp.exceptions import OptionError
 
 
 def report_command(
@@ -31,6 +32,10 @@ def report_command(
     inputs: ModelInputs = None,
     outputs: Outputs = None,
     task: Task = None,
+    groups: Annotated[
+        str | None,
+        option("COLUMN", "A column of --data, the training rows: rows with the same label are held out together."),
+    ] = None,
     separator: Separator = ",",
     skip_bad_rows: SkipBadRows = False,
     quiet: Quiet = False,
@@ -39,19 +44,23 @@ def report_command(
     """Write a report on a model, as one HTML file.
 
     It has tables, plots and warnings. With --data the model is evaluated on that table, whose columns must have the names
-    that the model was fitted with; otherwise on the training rows stored in the model.
+    that the model was fitted with; otherwise on the training rows stored in the model, each predicted from all others. With
+    --groups the table is that of the fit, and all rows with the same label (a track, a station) are predicted from the others.
 
     Examples:
 
     \b
     ovkgp report currents.ovkgp --out currents.html
     ovkgp report currents.ovkgp --data new_drifters.csv --out check.html --title "Currents in May"
+    ovkgp report currents.ovkgp --data drifters.csv --groups buoy --out tracks.html
     """
     with report_errors(context, debug):
         from ovkgp.cli.arguments import check_output_file
         from ovkgp.files import Snapshot
 
         path = check_output_file(out, (".html", ".htm"), sources=[model] if data is None else [model, data])
+        if groups is not None and data is None:
+            raise OptionError("--groups needs the table of the fit. Name it with --data.")
         if data is not None:
             Snapshot.of(data)  # checks that the file is readable before the model is loaded
         import ovkgp
@@ -59,10 +68,11 @@ def report_command(
         from ovkgp.plotting import write_report
 
         estimator = ovkgp.load(model)
-        X, Y = None, None
+        X, Y, labels = None, None, None
         if data is not None:
             columns = inputs, parse_names(outputs), task
-            X, Y = read_evaluation_data(estimator, Path(data).expanduser(), *columns, not skip_bad_rows, separator)
-        write_report(estimator, path, X=X, Y=Y, title=title)
+            options = not skip_bad_rows, separator, groups
+            X, Y, labels = read_evaluation_data(estimator, Path(data).expanduser(), *columns, *options)
+        write_report(estimator, path, X=X, Y=Y, groups=labels, title=title)
         if not quiet:
             typer.echo(f"Report written to {path}.")

@@ -76,7 +76,7 @@ class TableFile:
         if text is None:
             self.stream()
         else:
-            self.open_texts([text])
+            self.open_texts([text], has_values=bool(self.task))
 
     def check_target(self, kind: str, model: str) -> None:
         """Check that the outputs are what estimators of a kind learn; `model` is a description for messages."""
@@ -105,6 +105,11 @@ class TableFile:
             return X, None
         return _keep_observed(X, Y.iloc[:, 0]) if kind == "target" else (X, Y)
 
+    def read_groups(self, column: str) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
+        """Read X (n, d), Y (n, p) of a wide table and the labels (n,) of a column."""
+        X, Y, labels = self._read_labeled(column, has_values=True)
+        return X, Y, np.array([str(label) for label in labels])
+
     def _read_labels(self) -> tuple[pd.DataFrame, pd.Series]:
         import pandas as pd
 
@@ -119,7 +124,7 @@ class TableFile:
     def _read_long(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         from ovkgp import to_wide
 
-        x, y, labels = self._read_labeled(self.task)
+        x, y, labels = self._read_labeled(self.task, has_values=True)
         labels = [str(label) for label in labels]
         tasks = sort_labels(labels)
         times = x.select_dtypes(["datetime", "datetimetz", "timedelta"]).dtypes
@@ -130,20 +135,22 @@ class TableFile:
         X = _make_frame(X, self.inputs)
         return X.astype(dict.fromkeys(times.index, np.int64)).astype(times.to_dict()), _make_frame(Y, tasks)
 
-    def _read_labeled(self, label: str) -> tuple[pd.DataFrame, pd.DataFrame, list]:
-        """Read X, Y and the labels of a column."""
-        X, Y, texts = zip(*self.read_texts([label]), strict=True)
-        X, Y = _concatenate(X, self.inputs), _concatenate(Y, self.outputs if self.task else ())
+    def _read_labeled(self, label: str, has_values: bool = False) -> tuple[pd.DataFrame, pd.DataFrame, list]:
+        """Read X, Y if outputs are numbers (`has_values`), and the labels of a column."""
+        X, Y, texts = zip(*self.read_texts([label], has_values=has_values), strict=True)
+        X, Y = _concatenate(X, self.inputs), _concatenate(Y, self.outputs if has_values else ())
         return X, Y, [value for chunk in texts for value in chunk[label].to_pylist()]
 
-    def open_texts(self, texts: Sequence[str], required: bool = True) -> CsvTable | ParquetTable:
-        """Open the inputs with columns of texts, not missing if `required`; outputs are numbers only in a long table."""
-        columns = Columns.from_names(self.inputs, self.outputs if self.task else None)
+    def open_texts(
+        self, texts: Sequence[str], required: bool = True, has_values: bool = False
+    ) -> CsvTable | ParquetTable:
+        """Open the inputs, and the outputs if `has_values`, with columns of texts, not missing if `required`."""
+        columns = Columns.from_names(self.inputs, self.outputs if has_values else None)
         return open_table(self.path, columns, self.separator, Columns.from_names(texts, None).names, required)
 
-    def read_texts(self, texts: Sequence[str], required: bool = True) -> Iterator[TextChunk]:
+    def read_texts(self, texts: Sequence[str], required: bool = True, has_values: bool = False) -> Iterator[TextChunk]:
         """Read what `open_texts` opens in chunks of at most `CHUNK_ROWS` rows."""
-        table = self.open_texts(texts, required)
+        table = self.open_texts(texts, required, has_values)
         log = BadRowLog(f"'{table.snapshot.path}'", table.columns, table.unit, self.strict)
         for rows, columns in table.read_tables((0, 1), log, 0):
             for start in range(0, len(rows), CHUNK_ROWS):  # estimators reject a table without rows

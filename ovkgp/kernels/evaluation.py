@@ -176,45 +176,53 @@ def _clamped(s: Tensor) -> Tensor:
 
 
 class _Distances:
-    """Squared distances of any rows x to fixed rows z (..., m, d)."""
+    """Squared distances (..., n, m) of rows x (..., n, d) and z (..., m, d), by blocks of rows of x."""
 
-    def __init__(self, z: Tensor):
-        self.z, self.is_direct = z, z.shape[-1] <= MAX_DIFFERENCE_DIMS
+    def __init__(self, x: Tensor, z: Tensor):
+        self.x, self.z, self.is_direct = x, z, z.shape[-1] <= MAX_DIFFERENCE_DIMS or z.shape[-2] == 0
         if self.is_direct:
             return
-        self.center = z.mean(-2, keepdim=True)
-        centered = z - self.center
-        squares = centered.square().sum(-1, keepdim=True)
-        self.max_square = squares.amax(-2, keepdim=True)
-        self.right = torch.cat([centered, torch.ones_like(squares), squares], -1).mT
-        self.is_direct = not bool((self.max_square < math.sqrt(_largest_square(z.dtype))).all())
+        self.is_symmetric = torch.equal(x, z)
+        center = z.mean(-2, keepdim=True)
+        z_centered, x_centered = z - center, x - center
+        z_squares, x_squares = (rows.square().sum(-1, keepdim=True) for rows in (z_centered, x_centered))
+        max_square = z_squares.amax(-2, keepdim=True)
+        self.left = torch.cat([-2 * x_centered, x_squares, torch.ones_like(x_squares)], -1)
+        self.right = torch.cat([z_centered, torch.ones_like(z_squares), z_squares], -1).mT
+        self.limit = (z.shape[-1] * SMALL_RATIO * (x_squares + max_square)).squeeze(-1)
+        self.is_direct = not bool((max_square < math.sqrt(_largest_square(z.dtype))).all())
 
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the squared distances (..., n, m) of x (..., n, d), in `out` if it is given."""
+    def __call__(self, block: slice, out: Tensor | None = None) -> Tensor:
+        """Return the squared distances of a block of rows, in `out` if it is given and they are not computed directly."""
         if self.is_direct:
-            return self._square_differences(x)
-        centered = x - self.center
-        squares = centered.square().sum(-1, keepdim=True)
-        left = torch.cat([-2 * centered, squares, torch.ones_like(squares)], -1)
-        s = torch.matmul(left, self.right, out=out)
-        limit = x.shape[-1] * SMALL_RATIO * (squares + self.max_square)
-        is_right = s.amin(-1, keepdim=True) > limit  # False for NaN
-        if bool(is_right.all()):
-            return s
-        *batch, i, j = (~(s > limit)).nonzero(as_tuple=True)
+            return self._square_differences(block)
+        s = torch.matmul(self.left[..., block, :], self.right, out=out)
+        if self.is_symmetric:
+            zeros = s.diagonal(block.start, -2, -1)
+            zeros.fill_(torch.inf)  # not to be found among the small entries
+        is_right = s.amin(-1) > self.limit[..., block]  # False for NaN
+        if self.is_symmetric:
+            zeros.fill_(0)
+        return s if bool(is_right.all()) else self._correct(s, block, is_right)
+
+    def _correct(self, s: Tensor, block: slice, is_right: Tensor) -> Tensor:
+        """Compute small entries of s from differences, which are in rows that are not `is_right` (..., k)."""
+        rows = (~is_right).nonzero(as_tuple=True)
+        i, j = (~(s[rows] > self.limit[..., block][rows].unsqueeze(-1))).nonzero(as_tuple=True)
         if len(i) > MAX_SMALL_FRACTION * s.numel():
-            return self._square_differences(x)
-        x, z = (rows.expand(*s.shape[:-2], *rows.shape[-2:]) for rows in (x, self.z))
+            return self._square_differences(block)
+        *batch, i = (index[i] for index in rows)
+        x, z = (table.expand(*s.shape[:-2], *table.shape[-2:]) for table in (self.x[..., block, :], self.z))
         s[(*batch, i, j)] = _clamped((x[(*batch, i)] - z[(*batch, j)]).square().sum(-1))
         return s
 
-    def _square_differences(self, x: Tensor) -> Tensor:
-        columns = zip(x.unbind(-1), self.z.unbind(-1), strict=True)
-        first, *rest = ((a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in columns)
+    def _square_differences(self, block: slice) -> Tensor:
+        x, z = self.x[..., block, :].unbind(-1), self.z.unbind(-1)
+        first, *rest = ((a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in zip(x, z, strict=True))
         total = first.square_()
         for difference in rest:
             total.addcmul_(difference, difference)
-        return total.clamp_max_(_largest_square(x.dtype))
+        return total.clamp_max_(_largest_square(total.dtype))
 
 
 class _Radial(torch.autograd.Function):
@@ -237,10 +245,11 @@ class _Radial(torch.autograd.Function):
         ctx.by_value = [a.new_empty(shape) if needed else None for needed in needs_values]
         # the derivative in a lengthscale shared by all columns needs only s κ'(s)
         ctx.is_scaled = needs_slope and lengthscale.shape[-1] == 1 and not any(ctx.needs_input_grad[:2])
-        distances, start = _Distances(b), 0
-        for rows in a.split(max(1, BLOCK_ENTRIES // max(1, b.shape[-2] * math.prod(shape[:-2]))), -2):
-            at = (..., slice(start, start + rows.shape[-2]), slice(None))
-            s = distances(rows, K[at] if K.dim() == 2 else None)
+        distances, num_rows = _Distances(a, b), max(1, BLOCK_ENTRIES // max(1, b.shape[-2] * math.prod(shape[:-2])))
+        for start in range(0, a.shape[-2], num_rows):
+            block = slice(start, min(start + num_rows, a.shape[-2]))
+            at = (..., block, slice(None))
+            s = distances(block, K[at] if K.dim() == 2 else None)
             found = profile(s, *values)
             if needs_slope:
                 ctx.slope[at] = found.first() * s if ctx.is_scaled else found.first()
@@ -248,7 +257,7 @@ class _Radial(torch.autograd.Function):
                 if out is not None:
                     out[at] = found.by_parameter[name]()
             K[at] = found.value  # last, since it may overwrite s
-            start += rows.shape[-2]
+            del s, found  # so that the next block reuses their memory, which is in the cache
         return K
 
     @staticmethod

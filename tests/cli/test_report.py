@@ -44,7 +44,7 @@ def test_report_command_writes_page(folder):
 def test_report_command_reads_columns_of_model(folder, written):
     succeed("report", folder / "model.ovkgp", "--out", folder / "r.html", "--quiet")
     succeed("report", folder / "model.ovkgp", "--out", folder / "r.html", "--data", folder / "table.csv")
-    assert written[0] == {"X": None, "Y": None, "title": None}
+    assert written[0] == {"X": None, "Y": None, "groups": None, "title": None}
     pd.testing.assert_frame_equal(written[1]["X"], make_table()[["a", "b"]])
     pd.testing.assert_frame_equal(written[1]["Y"], make_table()[["u", "v"]])
 
@@ -58,6 +58,38 @@ def test_report_command_reads_long_table(folder, written):
     assert_error(invoke(*command, "--task", "quantity"), "--outputs")
     long.assign(quantity="w").to_csv(folder / "long.csv", index=False)
     assert_error(invoke(*command, "--task", "quantity", "--outputs", "value"), "task 'w'")
+
+
+def test_report_command_holds_out_groups(folder, written):
+    command = ["report", folder / "model.ovkgp", "--out", folder / "r.html"]
+    make_table().assign(track=np.arange(30) // 5).to_csv(folder / "tracks.csv", index=False)
+    make_table().assign(track=np.arange(30) // 5).to_parquet(folder / "tracks.parquet")
+    for name in ("tracks.csv", "tracks.parquet"):
+        succeed(*command, "--data", folder / name, "--groups", "track")
+        found = written.pop()
+        assert found["groups"].tolist() == [str(i // 5) for i in range(30)]
+        pd.testing.assert_frame_equal(found["X"], make_table()[["a", "b"]])
+        pd.testing.assert_frame_equal(found["Y"], make_table()[["u", "v"]])
+    assert_error(invoke(*command, "--groups", "track"), "--data")
+    assert_error(invoke(*command, "--data", folder / "tracks.csv", "--groups", "trak"), "trak")
+    more = ["--data", folder / "tracks.csv", "--groups", "track", "--task", "site", "--outputs", "u"]
+    assert_error(invoke(*command, *more), "--groups", "--task")
+
+
+def test_report_command_writes_page_of_groups(folder):
+    make_table().assign(track=np.arange(30) // 5).to_csv(folder / "tracks.csv", index=False)
+    command = ["report", folder / "model.ovkgp", "--out", folder / "r.html", "--data"]
+    succeed(*command, folder / "tracks.csv", "--groups", "track")
+    assert "group" in (folder / "r.html").read_text(encoding="utf-8")
+    make_table(seed=1).to_csv(folder / "new.csv", index=False)  # not the training rows
+    assert_error(invoke(*command, folder / "new.csv", "--groups", "label"), "training rows")
+
+
+def test_report_command_rejects_groups_of_models_without_leave_one_out(tmp_path):
+    table, frame = write_table(tmp_path), make_table()
+    model = ovkgp.InfiniteOneClassSVM(random_state=0).fit(frame[["a", "b"]])
+    with pytest.raises(OptionError, match="--groups"):
+        read_evaluation_data(model, table, None, None, None, True, ",", "site")
 
 
 def test_read_evaluation_data_depends_on_model(tmp_path):

@@ -210,8 +210,7 @@ TEXT = 'site,x,y,kind\nBern,1,2.5,rain\n\n"Thun, Lake",2,,"a ""b"" c"\n'
 
 
 def read_chunks(path, inputs, outputs, texts, required=True, **options):
-    table = TableFile(path, inputs, outputs, task=texts[0], **options)  # a task: outputs are numbers
-    return list(table.read_texts(texts, required))
+    return list(TableFile(path, inputs, outputs, **options).read_texts(texts, required, has_values=True))
 
 
 def join_chunks(chunks):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from sklearn.base import BaseEstimator
 
 import ovkgp
 from ovkgp.exceptions import InputError
@@ -17,17 +18,25 @@ X = rng.uniform(0, 1, (N, 2))
 CLEAN = np.c_[np.sin(4 * X[:, 0]) + X[:, 1], np.cos(3 * X[:, 1]) - X[:, 0]]
 Y = CLEAN + 0.05 * rng.standard_normal((N, 2))
 GAPS = np.where(rng.uniform(size=Y.shape) < 0.2, np.nan, Y)
+COUNTS = rng.poisson(np.exp(CLEAN[:, 0]))
 LABELS = np.where(Y[:, 0] > np.median(Y[:, 0]), 1, 0)
 POINTS = rng.uniform(0, 1, (7, 2))
 DISTANT = {"sentinel": [999999999.0, 999999999.0], "far": [1e5, -1e5], "huge": [1e155, 0.0]}
 
 
 def gp(kernel="independent", Y=Y, **options):
-    return lambda X=X: ovkgp.GPRegressor(kernel, **{"random_state": 0} | options).fit(X, Y)
+    return of(lambda **options: ovkgp.GPRegressor(kernel, **options), Y, **{"random_state": 0} | options)
 
 
 def of(kind, Y=Y, **options):
-    return lambda X=X: kind(**options).fit(X) if Y is None else kind(**options).fit(X, Y)
+    """Return a function that fits to X and, if these are numbers, to a Y + b."""
+
+    def fit(X=X, a=1.0, b=0.0):
+        if Y is None:
+            return kind(**options).fit(X)
+        return kind(**options).fit(X, a * Y + b if Y.dtype.kind == "f" else Y)
+
+    return fit
 
 
 ESTIMATORS = {
@@ -48,13 +57,16 @@ ESTIMATORS = {
     "nystrom": gp("decomposable", approximation="nystrom", num_frequencies=15),
     "variational": gp(approximation="variational", num_frequencies=15),
     "student": gp(likelihood="student_t", num_frequencies=15),
+    "poisson": gp(Y=COUNTS, likelihood="poisson", num_frequencies=15),
     "laplace draws": gp(hyperparameters="laplace", sampling={"draws": 20, "max_draws": 5}),
     "exact ridge": of(ovkgp.OVKRidge, lam=0.01),
     "exact ridge, field": of(ovkgp.OVKRidge, kernel="curl_free", lam=0.01),
     "exact ridge, path": of(ovkgp.OVKRidge, lam=[0.01, 0.1], solver="cg"),
     "feature ridge": of(ovkgp.ORFFRidge, lam=0.01, num_frequencies=60, random_state=0),
     "manifold ridge": of(ovkgp.ManifoldRidge, lam=0.01, random_state=0),
-    "simplex": of(ovkgp.SimplexClassifier, LABELS, lam=0.01),
+    "online": of(ovkgp.ONORMA),
+    "constrained": of(ovkgp.ConstrainedORFF, num_frequencies=30, random_state=0),
+    "simplex": of(ovkgp.SimplexClassifier, LABELS, lam=0.01, random_state=0),
     "quantiles": of(ovkgp.InfiniteQuantileRegressor, Y[:, 0], lam=1e-3, num_tasks=6, random_state=0),
     "costs": of(ovkgp.InfiniteCostSensitiveClassifier, LABELS, random_state=0),
     "one class": of(ovkgp.InfiniteOneClassSVM, None, random_state=0),
@@ -100,17 +112,81 @@ def test_predictions_do_not_depend_on_other_rows(name, distant):
         np.testing.assert_allclose(rest, expected, rtol=1e-10, atol=1e-10 * max(1.0, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("name", ["auto", "exact ridge", "feature ridge", "quantiles", "one class", "simplex"])
+UNITLESS = ("simplex", "costs", "one class", "poisson", "constrained")
+"""Estimators without outputs, of labels or counts, or with a given radius of the weights."""
+WITHOUT_INTERCEPT = ("ridge", "vector tasks", "online")
+
+
+def test_all_estimators_have_a_case():
+    kinds = [getattr(ovkgp.estimators, name) for name in ovkgp.estimators.__all__]
+    kinds = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseEstimator)}
+    assert {type(fitted(name)) for name in ESTIMATORS} == kinds - {ovkgp.BayesSearchCV}  # delegates to its estimator
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_estimators_are_equivariant_under_units(name):
+    """Predictions at cx + d of a fit to cX + d and aY + b are those at x, in the other unit.
+
+    With a given λ the prior has a given scale: then the standard deviation does not depend on the unit of Y, and the scale of
+    a field kernel, ℓ⁻², depends on that of X. Few draws are exchanged by rounding: for them the factors are powers of two.
+    """
+    has_given_scale = "ridge" in name or name == "online"
+    c, d, a = 1.0 if name == "exact ridge, field" else 1e3, -7.0, 1.0 if name in UNITLESS else 1e-2
+    b = 0.0 if name in UNITLESS or any(word in name for word in WITHOUT_INTERCEPT) else 50.0
+    if name == "laplace draws":
+        c, d, a, b = 1024.0, 0.0, 1 / 64, 0.0
+    expected, found = (
+        predict_all(fitted(name), POINTS),
+        predict_all(ESTIMATORS[name](c * X + d, a, b), c * POINTS + d),
+    )
+    for method, values in found.items():
+        if values.dtype.kind in "OUi":
+            assert (values == expected[method]).all()
+            continue
+        back = values / (1.0 if has_given_scale else a) if method == "std" else (values - b) / a
+        scale = np.abs(expected[method]).max()
+        np.testing.assert_allclose(back, expected[method], rtol=0, atol=1e-5 * scale, err_msg=method)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_frames_arrays_tensors_and_dtypes_agree(name):
     estimator = fitted(name)
     expected = predict_all(estimator, POINTS)
     single = POINTS.astype(np.float32)
     for points, reference in (
-        (pd.DataFrame(POINTS).to_numpy(), expected),
+        (pd.DataFrame(POINTS), expected),
         (torch.from_numpy(POINTS), expected),
         (np.asfortranarray(POINTS), expected),
         (POINTS.tolist(), expected),
         (single, predict_all(estimator, single.astype(np.float64))),
+        (np.ones((3, 2), dtype=int), predict_all(estimator, np.ones((3, 2)))),
     ):
         for method, values in predict_all(estimator, points).items():
-            np.testing.assert_allclose(values, reference[method], rtol=1e-12, err_msg=method)
+            if values.dtype.kind in "OUi":
+                assert (values == reference[method]).all()
+                continue
+            atol = 1e-12 * np.abs(reference[method]).max()
+            np.testing.assert_allclose(values, reference[method], rtol=1e-12, atol=atol, err_msg=method)
+
+
+@pytest.mark.parametrize("spread", [1e6, 1e8])
+def test_training_rows_in_distant_clusters_equal_dense_algebra(spread):
+    """Lengthscale .5 and clusters at 0, spread and 2 spread; columns beyond three use another formula for distances."""
+    rng = np.random.default_rng(0)
+    centers = spread * (np.arange(30) % 3)[:, None]
+    for num_dims in (1, 5):
+        X = rng.uniform(0, 1, (30, num_dims)) + centers
+        y = rng.standard_normal(30)
+        kernel = ScaleKernel(MaternKernel(2.5))
+        kernel.base_kernel.lengthscale, kernel.outputscale = 0.5, 1.0
+        options = {"hyperparameters": "fixed", "noise": 0.01}
+        model = ovkgp.GPRegressor(kernel, **options).fit(X, y)
+        offset = np.ravel(model.predict(X[:1] + 1e15))[0]  # far from all data the prediction is the mean
+
+        def dense(points, X=X):
+            r = np.sqrt(5 * np.square(points[:, None] - X).sum(-1)) / 0.5
+            return (1 + r + r**2 / 3) * np.exp(-r)
+
+        points = X[:6] + 2.0**-7
+        expected = offset + dense(points) @ np.linalg.solve(dense(X) + 0.01 * np.eye(30), y - offset)
+        np.testing.assert_allclose(np.ravel(model.predict(points)), expected, rtol=0, atol=1e-8)

@@ -86,6 +86,24 @@ def test_squared_distances_have_small_relative_error(name, d):
     assert (np.abs(found - exact) <= 2e-12 * exact).all()
 
 
+@pytest.mark.parametrize("d", [3, 5])
+@pytest.mark.parametrize("name", hard_inputs(1))
+def test_squared_distances_of_rows_to_themselves_have_small_relative_error(name, d, monkeypatch):
+    monkeypatch.setattr("ovkgp.kernels.evaluation.BLOCK_ENTRIES", 700)  # several blocks, the last one smaller
+    x = hard_inputs(d)[name].double()
+    x = torch.cat([x, x[:1]])  # a duplicate row is a zero outside the diagonal
+    found, exact = squared_distances(x, x).numpy(), exact_squares(x, x)
+    assert (np.abs(found - exact) <= 2e-12 * exact).all()
+    batch = torch.stack([x, 2 * x])
+    found, exact = squared_distances(batch, batch).numpy(), exact_squares(batch, batch)
+    assert (np.abs(found - exact) <= 2e-12 * exact).all()
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
+def test_squared_distances_of_no_rows_are_empty(sizes):
+    assert squared_distances(*(torch.zeros(size, 5).double() for size in sizes)).shape == sizes
+
+
 def test_distances_of_single_precision_are_relative_too():
     x = torch.cat([normal(30, 8), torch.full((1, 8), 1e4)]).float()
     found, exact = squared_distances(x, x).numpy(), exact_squares(x, x)

@@ -372,7 +372,7 @@ def _describe_held_out_rows(estimator) -> str | None:
     names = zip(estimator.output_names_, error, total, strict=True)
     scores = [f"{1 - e / t:.2g}" + (f" ({name})" if len(total) > 1 else "") for name, e, t in names if t > 0]
     coverage = Coverage.of(found.pit(), [INTERVAL_LEVEL]).overall[0]
-    return f"R² {_listed(scores)}; {100 * coverage:.0f} % inside of their {100 * INTERVAL_LEVEL:g} % intervals (leave-one-row-out)"
+    return f"R² {_listed(scores)}; coverage of {100 * INTERVAL_LEVEL:g} % intervals: {100 * coverage:.0f} % (leave-one-row-out)"
 
 
 def evidence_name(estimator) -> str:

@@ -51,7 +51,7 @@ def input_table(estimator, X, *, reset: bool) -> np.ndarray:
     check_finite(X, labels := list(labels))
     if not reset:
         check_kinds(times, fitted, labels, "X")
-        if np.abs(X).max(initial=0.0) > MIN_FAR_INPUT and hasattr(estimator, "largest_lengthscale"):
+        if float(np.abs(X).max(initial=0.0)) > MIN_FAR_INPUT and hasattr(estimator, "largest_lengthscale"):
             check_reach(X, labels, estimator.largest_lengthscale())
     elif times is None:
         vars(estimator).pop("input_times_", None)

@@ -120,9 +120,9 @@ def _root(beta: float, unknown: np.ndarray) -> np.ndarray:
 def deal_folds(X: np.ndarray, labels: np.ndarray, num_folds: int) -> np.ndarray:
     """Assign a fold 0 … k − 1 to each row, each class distributed over all folds as evenly as possible.
 
-    Copies of a row share a fold. Rows of a class are ordered by a hash of their values, so that neither the order of the data nor
-    a random state changes the folds. A class with fewer distinct rows than `num_folds` reduces the number of folds, unless it
-    has a single one. Complexity: O(n (d + log n)).
+    Copies of a row share a fold. Rows of a class are ordered by a hash of the ranks of their values, so that neither the order of
+    the data, nor units, nor a random state change the folds. A class with fewer distinct rows than `num_folds` reduces the number of folds, unless it
+    has a single one. Complexity: O(d n log n).
     """
     group = _groups(X)
     if group.max() == 0:  # all rows are copies of one
@@ -143,8 +143,9 @@ def lone_classes(X: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _groups(X: np.ndarray) -> np.ndarray:
-    """Return a number (n,) for each row, equal for copies, in the order of a hash of their values."""
-    rows = Observations(torch.as_tensor(X, dtype=torch.float64), torch.zeros(len(X), 1))
+    """Return a number (n,) for each row, equal for copies, in the order of a hash of the ranks of their values."""
+    ranks = np.column_stack([np.unique(column, return_inverse=True)[1] for column in np.transpose(X)])
+    rows = Observations(torch.as_tensor(ranks, dtype=torch.float64), torch.zeros(len(X), 1))
     return np.unique(hash_rows(rows).numpy(), return_inverse=True)[1]
 
 

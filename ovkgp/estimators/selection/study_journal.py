@@ -19,7 +19,7 @@ import torch
 
 from ovkgp.estimators.selection.search_space import Dimension, Point, silence_optuna
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.files import check_writable
+from ovkgp.files import check_path
 
 STUDY_NAME = "ovkgp-bayes-search"
 
@@ -53,7 +53,7 @@ class SearchJournal:
         self._study = None
         if path is None:
             return
-        path = check_writable(path)
+        path = check_path("study", path)
         _drop_incomplete_line(path)
         with silence_optuna() as optuna:
             self._study = _open_study(optuna, path)

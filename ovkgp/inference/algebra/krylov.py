@@ -198,7 +198,7 @@ def check_residual(residual: Tensor, rhs: Tensor, x: Tensor, method: str, tolera
 def warn_solver_residual(method: str, relative: float, tolerance: float) -> None:
     """Warn that a solver did not reach the tolerance."""
     warnings.warn(
-        f'solver="{method}" stopped at a relative residual of {relative:.1e}, above the tolerance of {tolerance:.0e}. Increase max_iter or lam, or use solver="closed_form".',
+        f'solver="{method}" stopped at a relative residual of {relative:.1e}, above the tolerance of {tolerance:.0e}. Increase max_iter (of OVKRidge and ORFFRidge) or lam, or use solver="closed_form".',
         FitWarning,
         stacklevel=4,
     )

@@ -152,13 +152,8 @@ class IndependentPosterior(Posterior):
 
     @property
     def data(self) -> Observations:
-        """Observations with one output per row (only if the parts are exact)."""
-        parts = [part.data for part in self.parts]
-        Y = torch.cat([_pad_columns(part.Y, a, len(parts), torch.nan) for a, part in enumerate(parts)])
-        noise = None
-        if parts[0].noise is not None:
-            noise = torch.cat([_pad_columns(part.noise, a, len(parts), 1.0) for a, part in enumerate(parts)])
-        return Observations(torch.cat([part.X for part in parts]), Y, noise)
+        """Observations of all outputs (only if the parts are exact)."""
+        return _join_outputs([part.data for part in self.parts])
 
     def whitened_residuals(self) -> Tensor:
         return torch.cat([part.whitened_residuals() for part in self.parts], -1)
@@ -193,13 +188,6 @@ class IndependentPosterior(Posterior):
         return FunctionDraws(evaluate, k, self.num_dims)
 
 
-def _pad_columns(column: Tensor, index: int, num_outputs: int, fill: float) -> Tensor:
-    """Embed a column (n, 1) in p columns filled with `fill`."""
-    table = column.new_full((len(column), num_outputs), fill)
-    table[:, [index]] = column
-    return table
-
-
 def stored_observations(posterior: Posterior) -> Observations | None:
     """Return the observations that a posterior stores; None if it has features or inducing points instead."""
     if isinstance(posterior, MixturePosterior):
@@ -211,8 +199,7 @@ def stored_observations(posterior: Posterior) -> Observations | None:
             return Observations(given["X"], given["Y"], given.get("noise"))
         return None
     if isinstance(posterior, IndependentPosterior):
-        parts = [part.data for part in posterior.parts if isinstance(part, ExactPosterior)]
-        return _join_outputs(parts) if len(parts) == posterior.num_outputs else None
+        return posterior.data if all(isinstance(part, ExactPosterior) for part in posterior.parts) else None
     return posterior.data if isinstance(posterior, ExactPosterior) else None
 
 

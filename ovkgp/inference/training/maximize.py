@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, FitWarning, OptionError
-from ovkgp.files import check_writable
+from ovkgp.files import check_path
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.mean_noise import MEANS, PolynomialMean
 from ovkgp.inference.model.observations import Observations
@@ -97,7 +97,7 @@ def maximize_density(
         tqdm(disable=not verbose, unit="iteration"),
     )
     if checkpoint is not None:
-        training.use_checkpoint(check_writable(checkpoint), signature)
+        training.use_checkpoint(check_path("checkpoint", checkpoint), signature)
     return training.run(initial_states, initial_points)
 
 

@@ -16,7 +16,7 @@ import ovkgp
 from ovkgp import estimators
 from ovkgp.estimators.common import options
 from ovkgp.estimators.common.options import CONVENTIONS, check_constraints, check_lam, noise_of
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.kernels import DecomposableKernel
 
 N, P, LAM = 12, 3, 0.07
@@ -278,3 +278,21 @@ def test_sparse_inputs_are_rejected_with_a_remedy(kind):
     for X, fix in ((scipy.sparse.csr_array(np.eye(6)), "toarray"), (torch.eye(6).to_sparse(), "to_dense")):
         with pytest.raises(InputError, match=rf"X must be dense, got a sparse .*Pass X.{fix}\(\)"):
             kind().fit(X, np.arange(6) % 2)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        ovkgp.ORFFRidge(lam=1e-9, solver="lbfgs", max_iter=2, random_state=0),
+        ovkgp.InfiniteQuantileRegressor(max_iter=2, random_state=0),
+        ovkgp.ConstrainedORFF(max_iter=2, random_state=0),
+        ovkgp.InfiniteCostSensitiveClassifier(max_iter=1, random_state=0),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_warnings_of_unconverged_fits_name_an_option_of_the_estimator(estimator):
+    X = np.random.default_rng(0).uniform(0, 1, (60, 2))
+    y = np.sin(4 * X[:, 0])
+    with pytest.warns(FitWarning, match="max_iter"):
+        estimator.fit(X, y > 0.5 if estimator.kind == "labels" else y)
+    assert "max_iter" in estimator.get_params()

@@ -391,7 +391,7 @@ def test_summary_describes_data_evidence_and_hyperparameters():
     found = model.leave_one_out_entries()
     explained = 1 - ((found.Y - found.mean) ** 2).sum(0) / ((found.Y - found.Y.mean(0)) ** 2).sum(0)
     assert held_out.startswith(f"  held-out       R² {explained[0]:.2g} (u), {explained[1]:.2g} (v); ")
-    assert f"{100 * coverage(model, levels=[0.9]).overall[0]:.0f} % inside of their 90 % intervals" in held_out
+    assert f"coverage of 90 % intervals: {100 * coverage(model, levels=[0.9]).overall[0]:.0f} %" in held_out
     assert header == "  hyperparameters (original units)"
     assert rows == [f"    {line}" for line in format_hyperparameters(hyperparameter_table(model))]
 

@@ -165,6 +165,7 @@ def test_deal_folds_distributes_every_class_over_all_folds():
     assert np.ptp(np.bincount(folds)) <= 1
     order = rng.permutation(103)
     np.testing.assert_array_equal(deal_folds(X[order], labels[order], 5), folds[order])
+    np.testing.assert_array_equal(deal_folds(1e3 * X - 7, labels, 5), folds)  # other units
 
 
 def test_deal_folds_keeps_duplicate_rows_together():

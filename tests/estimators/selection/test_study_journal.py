@@ -100,7 +100,7 @@ def test_journal_removes_its_lock(tmp_path):
 
 @pytest.mark.parametrize("path", ["missing/s", "."])
 def test_journal_rejects_unwritable_path(tmp_path, path):
-    with pytest.raises(OSError, match="folder"):
+    with pytest.raises(InputError, match=r"study must be .* folder"):
         journal(tmp_path / path)
 
 

@@ -185,3 +185,13 @@ def test_whitened_residuals_of_ridge_solvers(solver, features):
     problem = Problem("icm, rank 2", "vector", 0.0, features=features, n=40, level=0.05)
     found = solve_ridge(problem.gp, problem.X, problem.Y, solver=solver).whitened_residuals()
     np.testing.assert_allclose(found, oracle(problem)[0], rtol=0, atol=1e-6)
+
+
+def test_data_of_independent_posterior_are_the_given_rows():
+    problem = Problem("independent", "vector", 0.3, strategy="independent")
+    repeated = [torch.cat([part, part[:3]]) for part in (problem.X, problem.Y)]  # copies of rows stay
+    found = problem.gp.condition(*repeated).data
+    observed = repeated[1].isfinite().any(1)
+    order = lambda X, Y: sorted(map(str, torch.cat([X, Y], 1)[Y.isfinite().any(1)].tolist()))  # noqa: E731
+    assert len(found.X) == observed.sum()
+    assert order(found.X, found.Y) == order(*repeated)

@@ -180,6 +180,16 @@ def test_batches_reproduce_bit_for_bit_and_touch_no_global_state():
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_descent_stops_if_the_gradient_does_not_halve(monkeypatch):
+    monkeypatch.setattr(descent, "PATIENCE_SWEEPS", 5)
+    gp, (X, Y) = model(), data()
+    with pytest.warns(FitWarning, match="residual"):
+        found = doubly_stochastic_weights(
+            gp.frozen().model, gp.observe(X, Y), learning_rate=lambda t: 1e-9, max_iter=300
+        )
+    assert found.num_iterations == 2 * 5 * 3  # the gradient of sweep 10 is that of sweep 5; three blocks per sweep
+
+
 def test_batch_of_all_rows_equals_no_batches():
     X, Y = data()
     gp = model()

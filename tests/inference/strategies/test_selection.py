@@ -14,6 +14,7 @@ from pairwise import pairwise
 from posterior_oracle import diagonal_parts
 
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.strategies import exact as exact_strategies
 from ovkgp.inference.strategies import selection
 
@@ -286,6 +287,12 @@ def test_exact_strategies_reject_too_many_rows(monkeypatch):
             with pytest.raises(InputError, match=r"14 rows.*ORFF"):
                 call(STRATEGIES[strategy](missing=0.0))
     STRATEGIES["features"]().condition()
+
+
+def test_error_of_too_many_rows_states_the_memory():
+    rows = torch.zeros(50_000, 1)
+    with pytest.raises(InputError, match=r"50000 rows.* 20 GB"):  # 50000² entries of 8 bytes
+        exact_strategies.check_exact_size(Observations(rows, rows))
 
 
 @pytest.mark.parametrize(
