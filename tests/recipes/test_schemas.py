@@ -148,7 +148,7 @@ def test_nested_table_is_validated(tmp_path, text, message):
         (
             "[model.options]\nrank = 2\nsampling = {draws = 3}",
             8,
-            "sampling is not supported with hyperparameters='evidence'",
+            "sampling is not supported with hyperparameters='auto'",
         ),
         (
             "[model.options]\nlikelihood = 'poisson'\napproximation = 'exact'",

@@ -10,7 +10,7 @@ import numpy as np
 
 from ovkgp.estimators.common.descriptions import describe_training_goal
 from ovkgp.estimators.common.formatting import format_number
-from ovkgp.estimators.common.scaling import values_in_units
+from ovkgp.estimators.common.scaling import named_structure, values_in_units
 from ovkgp.estimators.common.summary import (
     MAX_CORRELATED_OUTPUTS,
     ColumnNames,
@@ -68,6 +68,9 @@ def _make_table_of_points(estimator) -> ParameterTable:
     origin = "the values of the given kernel"
     if estimator.hyperparameters != "fixed":
         origin = f"point estimates, the values of {describe_training_goal(estimator)}"
+    is_mixture = named_structure(estimator) == "auto"
+    if is_mixture:
+        origin = f"those of the heaviest candidate, the values of {describe_training_goal(estimator)}"
     if laplace is None:
         return _make_table(estimator, f"These are {origin}. Their uncertainty is unknown.", rows)
     rows, notes = _add_intervals(rows, estimator, laplace), laplace.notes
@@ -76,10 +79,9 @@ def _make_table_of_points(estimator) -> ParameterTable:
             *notes,
             "No interval is given for values outside of the interval of the Laplace approximation, which adds priors where training has none and uses another scale.",
         )
-    sentence = (
-        f"These are {origin}; predictions use only these. The intervals are from a Laplace approximation at the mode, "
-        'made for this report. Use hyperparameters="nuts" to average over the posterior.'
-    )
+    use = "predictions average over all candidates" if is_mixture else "predictions use only these"
+    advice = "" if is_mixture else ' Use hyperparameters="nuts" to average over the posterior.'
+    sentence = f"These are {origin}; {use}. The intervals are from a Laplace approximation at the mode, made for this report.{advice}"
     return _make_table(estimator, sentence, rows, notes=notes)
 
 
@@ -119,7 +121,7 @@ def sample_laplace(estimator) -> LaplaceDraws | None:
 
 
 def _is_cheap(estimator) -> bool:
-    if estimator.hyperparameters != "evidence" or estimator.approximation_ != "exact":
+    if estimator.hyperparameters not in ("auto", "evidence") or estimator.approximation_ != "exact":
         return False
     num_trained = sum(parameter.numel() for parameter in estimator.gp_.parameters() if parameter.requires_grad)
     is_small = estimator._num_observed.sum() <= MAX_LAPLACE_ENTRIES and 0 < num_trained <= MAX_LAPLACE_PARAMETERS

@@ -45,7 +45,8 @@ def test_facts_of_draws_report_method(chains):
 
 def test_facts_list_candidates():
     facts = dict(ovkgp.GPRegressor(random_state=0).fit(X, np.sin(X)).describe().facts)
-    assert "independent" in facts["Candidates"] and "decomposable" in facts["Candidates"]
+    assert "linear + rq" in facts["Candidates"] and "held-out" in facts["Candidates"]
+    assert "weighted draws" in facts["Hyperparameters"]
 
 
 @pytest.mark.parametrize(("noise", "text"), [("shared", "one variance"), ("full", "correlated"), (0.1, "given")])
