@@ -186,7 +186,7 @@ def test_active_bound_is_reported(kernel, tmp_path):
     X, _ = curve(30)
     with pytest.warns(FitWarning, match=r"noise std \(y0\) is at its lower bound"):
         model = GPRegressor(kernel, random_state=0).fit(X, np.full(30, 7.0))
-    assert "note: noise std (y0) is at its lower bound" in model.summary()
+    assert "noise std (y0) is at its lower bound" in model.summary()
     assert ("noise_model.log_scale", 0, "lower") in model.fit_report_.active_bounds
     model.save(tmp_path / "model")
     assert ovkgp.load(tmp_path / "model").summary() == model.summary()

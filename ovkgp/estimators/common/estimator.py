@@ -192,6 +192,10 @@ class Estimator(SavableMixin, BaseEstimator):
         check_is_fitted(self)
         return summarize_facts(self)
 
+    def list_problems(self) -> list[str]:
+        """List problems of the fit that a user should know of."""
+        return []
+
     @property
     def hyperparameter_draws(self):
         """Sampled hyperparameters, `draws_`; None if they were not sampled."""

@@ -6,7 +6,7 @@ between outputs as standard deviations and correlations, all in original units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -237,8 +237,8 @@ def list_active_bounds(estimator) -> list[str]:
     return [text.replace(" ()", "") for text in [*found, *others]]
 
 
-def summarize(estimator) -> Summary:
-    """Describe a fitted `GPRegressor`: data, evidence, hyperparameters in original units, and notes."""
+def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
+    """Describe a fitted `GPRegressor`: data, evidence, hyperparameters in original units, and notes on problems."""
     counts, evidence = estimator._num_observed, evidence_name(estimator)
     is_mixture = estimator.kernel_ == "auto"
     name = "mixture of candidates" if is_mixture else f"{estimator.kernel_} kernel"
@@ -272,7 +272,7 @@ def summarize(estimator) -> Summary:
         for name, count in zip(estimator.output_names_, counts, strict=True)
         if count < MIN_OBSERVATIONS_PER_OUTPUT
     ]
-    lines += [f"  note: {text}" for text in list_active_bounds(estimator)]
+    lines += [f"  note: {text}" for text in problems]
     return Summary("\n".join(lines))
 
 

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description, describe_gp, list_likelihood_formulas
+from ovkgp.estimators.common.fit_checks import list_fit_problems
 from ovkgp.estimators.common.named_kernels import (
     ALIASES,
     BASE_KERNEL,
@@ -51,7 +52,7 @@ from ovkgp.estimators.common.streaming import (
     shown_parts,
     store_columns,
 )
-from ovkgp.estimators.common.summary import Hyperparameter, Summary, hyperparameter_table, list_active_bounds, summarize
+from ovkgp.estimators.common.summary import Hyperparameter, Summary, hyperparameter_table, summarize
 from ovkgp.estimators.common.validation import Table, entry_values, input_table, warn_about_constants
 from ovkgp.estimators.regression.hyperparameters import (
     MIXTURE_DRAWS,
@@ -286,6 +287,7 @@ class GPRegressor(PosteriorRegressor):
                 draw_hyperparameters(self, *model.trained, seed)
             self._condition(table, model.posterior)
             self._report()
+            self._warn()
         return self
 
     def _new_table(self, X, Y, noise) -> Table:
@@ -357,13 +359,6 @@ class GPRegressor(PosteriorRegressor):
         self.gp_, self.fit_report_ = model.gp, model.gp.fit_report_
         if model.candidates:
             self.candidates_ = model.candidates
-        if active := list_active_bounds(self):
-            warnings.warn(
-                f"Training ended at a bound: {'; '.join(active)}. Check the outputs for duplicated or noise-free rows and the "
-                "inputs for constant columns, or pass a kernel object with a prior, which is not bounded.",
-                FitWarning,
-                stacklevel=3,
-            )
 
     def _condition(self, table: Table, posterior: Posterior | None) -> None:
         """Condition the trained model on all rows, unless training has done so."""
@@ -390,6 +385,10 @@ class GPRegressor(PosteriorRegressor):
         noise = self.posterior_.noise
         self.noise_ = None if noise is None else self.scaling_.cov(noise)
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
+
+    def _warn(self) -> None:
+        for problem in self.list_problems():
+            warnings.warn(problem, FitWarning, stacklevel=3)
 
     def fit_stream(self, chunks: Iterable, *, checkpoint=None) -> GPRegressor:
         """Fit the model to a table in chunks, which may be larger than memory, in two passes.
@@ -472,6 +471,9 @@ class GPRegressor(PosteriorRegressor):
                 table = self._new_table(X, Y, noise)
                 self._store(self._train(table, self._seed(None), features=True))
                 self._add(table)
+                self._report()
+                self._warn()
+                return self
             self._report()
         return self
 
@@ -491,6 +493,7 @@ class GPRegressor(PosteriorRegressor):
             self.statistics_ = accumulate_rows(self.gp_, self.scaling_, chunks, ranks, self.verbose, found=found)
             self._condition_on_statistics()
             self._report()
+            self._warn()
 
     def check_options(self) -> None:
         """Check the options, and their combinations with the likelihood and the sampler."""
@@ -543,7 +546,11 @@ class GPRegressor(PosteriorRegressor):
     def summary(self) -> Summary:
         """Return a text with the structure, evidence and hyperparameters in original units, and notes on problems."""
         check_is_fitted(self, "posterior_")
-        return summarize(self)
+        return summarize(self, self.list_problems())
+
+    def list_problems(self) -> list[str]:
+        """List problems of the fit: active bounds, copied rows, signals taken for noise."""
+        return list_fit_problems(self)
 
     def list_parameters(self) -> list[Hyperparameter]:
         """List the hyperparameters in original units."""

@@ -22,7 +22,7 @@ from ovkgp.inference.stacking.candidates import CoupledCandidate, default_candid
 from ovkgp.inference.stacking.stack import fit_stack
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 
-MIN_ROWS_PER_OUTPUT = 10  # with fewer rows, coupled outputs are candidates although none is missing
+MIN_ROWS_PER_OUTPUT = 6  # with fewer rows, coupled outputs are candidates although none is missing
 STACK = "auto"  # name of the structure of a mixture of candidates
 
 

@@ -14,7 +14,6 @@ from ovkgp.estimators.common.scaling import named_structure
 from ovkgp.estimators.common.summary import pluralize
 from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.inference.sampling.diagnostics import MAX_PARETO_K, MAX_RHAT, MIN_ESS_PER_CHAIN
-from ovkgp.inference.training.initialization import RELATIVE_NOISE_BOUNDS
 from ovkgp.plotting.report.evaluation_data import Rows, format_output_name, get_training_rows
 from ovkgp.plotting.report.sections import CoverageAssessment
 from ovkgp.plotting.slices import get_input_range
@@ -22,7 +21,6 @@ from ovkgp.plotting.slices import get_input_range
 MIN_OBSERVATIONS = 10  # outputs with fewer observations, and classes with fewer rows, get a warning
 MAX_OUTSIDE_FRACTION = 0.05  # fraction of rows outside of the training range that is tolerated
 NUM_SENSITIVITY_POINTS = 15  # points along each input of `compute_input_sensitivity`
-MIN_NOISE_FRACTION = 100 * RELATIVE_NOISE_BOUNDS[0]  # noise below this fraction is at the lower bound of training
 MAX_NOISE_FRACTION = 0.9  # noise above this fraction of the variance of an output leaves nothing to explain
 NEGLIGIBLE_CHANGE_FRACTION = 0.1  # change of the prediction, in standard deviations of the output, that is negligible
 
@@ -157,7 +155,7 @@ def extrapolation(estimator, rows: Rows | None) -> Iterator[str]:
 
 
 def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
-    """Warn if the trained noise is at its lower bound, or as large as the variance of the output."""
+    """Warn if the trained noise is as large as the variance of the output."""
     stored, trained = get_training_rows(estimator), estimator.describe().trained_noise
     if stored is None or trained is None:
         return
@@ -165,11 +163,7 @@ def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
         observed = column[np.isfinite(column)]
         if len(observed) < 2 or not (variance := observed.var()) > 0:
             continue
-        if noise < MIN_NOISE_FRACTION * variance:
-            yield (
-                f"{format_output_name(estimator, name)}: the noise is at its lower bound, so the model interpolates the observations. Check whether they were computed rather than measured."
-            )
-        elif noise > MAX_NOISE_FRACTION * variance:
+        if noise > MAX_NOISE_FRACTION * variance:
             yield (
                 f"{format_output_name(estimator, name)}: nearly all variation is attributed to noise, so the inputs explain little of it."
             )
@@ -224,8 +218,14 @@ def model_warnings(estimator, rows: Rows | None) -> Iterator[str]:
     yield from estimator.describe().warnings
 
 
+def problems_of_the_fit(estimator, rows: Rows | None) -> Iterator[str]:
+    """Repeat the problems that `fit` warned of."""
+    yield from estimator.list_problems()
+
+
 CHECKS = (  # checks in the order of the page
     unconverged_training,
+    problems_of_the_fit,
     unreliable_draws,
     few_observations,
     few_rows,
