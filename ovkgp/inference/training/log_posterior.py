@@ -85,7 +85,7 @@ class LogDensity:
             value, gradient = self.numpy_density(u)
         except np.linalg.LinAlgError:
             return self._evaluate_torch(u)  # which adds jitter to a nearly singular matrix
-        if self.numpy_density.priors is not None or not np.isfinite(value):
+        if self.numpy_density.priors is not None or not math.isfinite(value):
             return value, gradient
         self.vector.set(u)
         prior, by_prior = self.add_prior(0.0)
@@ -235,9 +235,11 @@ class LogPosterior:
         return self._add_loadings(*self.density.add_prior(value), u)
 
     def _add_loadings(self, value: float, gradient: np.ndarray, u: np.ndarray) -> tuple[float, np.ndarray]:
-        term, by_term = self.loadings(u)
-        value, gradient = value + term, gradient + by_term
-        return (value, gradient) if np.isfinite(value) and np.isfinite(gradient).all() else self._reject()
+        if len(self.loadings.indices):
+            term, by_term = self.loadings(u)
+            value, gradient = value + term, gradient + by_term
+        # a sum is not finite if one of its terms is not
+        return (value, gradient) if math.isfinite(value) and math.isfinite(gradient.sum()) else self._reject()
 
     def _reject(self) -> tuple[float, np.ndarray]:
         self.failures += 1

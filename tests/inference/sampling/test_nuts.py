@@ -7,7 +7,7 @@ from scipy.stats import truncnorm
 
 from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference.sampling.diagnostics import effective_size
-from ovkgp.inference.sampling.nuts import _truncate_to_equal_length, sample_nuts
+from ovkgp.inference.sampling.nuts import truncate_to_equal_length, sample_nuts
 
 
 def standard_errors(values, expected):
@@ -124,7 +124,7 @@ def test_interrupt_before_first_draw_is_raised():
     [([3], (1, 3)), ([0], None), ([10, 0], (1, 10)), ([10, 4], (1, 10)), ([10, 6], (2, 6)), ([10, 10, 7], (3, 7))],
 )
 def test_truncation_keeps_most_draws(lengths, kept):
-    block = _truncate_to_equal_length([list(range(length)) for length in lengths])
+    block = truncate_to_equal_length([list(range(length)) for length in lengths])
     assert (len(block), len(block[0])) == kept if kept else block == []
 
 
