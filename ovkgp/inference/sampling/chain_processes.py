@@ -49,9 +49,7 @@ def single_thread(is_needed: bool):
         torch.set_num_threads(threads)
 
 
-def run_in_processes(
-    run_chain: Chain, chains: int, workers: int, write: Callable[[int, list], None], counter
-) -> None:
+def run_in_processes(run_chain: Chain, chains: int, workers: int, write: Callable[[int, list], None], counter) -> None:
     """Run chains in parallel; `write(index, items)` gets the items of each chain, `counter` its evaluations and failures."""
     waiting, running = list(range(chains)), {}
     try:

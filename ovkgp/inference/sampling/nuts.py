@@ -12,6 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +30,13 @@ MAX_TREE_DEPTH = 10  # at most 2¹⁰ − 1 steps per transition
 MAX_ENERGY_ERROR = 1000.0  # a larger error of the energy is a divergence
 STEPS_PER_TRANSITION = 8  # guess, to decide whether parallel processes pay
 
-FIRST_WINDOW, FIRST_TRANSIENT = 150, 50
+FIRST_WINDOW, NUM_SKIPPED = 100, 30
 """Transitions of the first window of the warm-up, and those at its beginning that are not used to assess it."""
-LAST_WINDOW = 50  # transitions of the last window of a warm-up with mass adaptation, which adapts only the step size
-MAX_VARIANCE_RATIO, MIN_ENERGY_RATIO = 4.0, 0.3
-"""Variances of z further from 1, and a smaller ratio of the energy's variances (E-BFMI), ask for an adapted mass."""
-MASS_PRIOR_DRAWS = 5  # weight of the present coordinates in an adapted mass, in draws
+MASS_WINDOW, LAST_WINDOW = 100, 50
+"""Transitions of the first window of a mass adaptation, and of its last one, which adapts only the step size."""
+MAX_VARIANCE_RATIO, MIN_ENERGY_RATIO, MAX_DIVERGENCE_RATE = 4.0, 0.3, 0.05
+"""Variances of z further from 1, a smaller ratio of the variances of the energy (E-BFMI) and more divergences ask for an adapted mass."""
+MASS_PRIOR_DRAWS = 20  # weight of the present coordinates in an adapted mass, in draws
 MIN_DRAWS_PER_VARIABLE = 5  # with fewer draws, only the variances are adapted
 
 Density = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -227,13 +229,19 @@ class Chain:
         )
 
     def run(self, draws: int, tune: int) -> Iterator[Transition | None]:
-        """Yield None after each of at most `tune` transitions of the warm-up, then the draws."""
+        """Yield None for each of at most `tune` transitions of the warm-up, needed or not, then the draws."""
         step, window = yield from self._warm_up(min(tune, FIRST_WINDOW))
-        window = window[FIRST_TRANSIENT:]
-        if tune >= FIRST_WINDOW + LAST_WINDOW and needs_mass_adaptation(window):
-            for size in split_windows(tune - FIRST_WINDOW):
-                self._rescale(np.array([move.z for move in window]))
-                step, window = yield from self._warm_up(size)
+        window, left, size, has_changed = window[NUM_SKIPPED:], tune - FIRST_WINDOW, MASS_WINDOW, False
+        while left >= 2 * LAST_WINDOW and needs_mass_adaptation(window):
+            self._rescale(window)
+            size = min(size, left - LAST_WINDOW)
+            _, window = yield from self._warm_up(size)
+            left, size, has_changed = left - size, 2 * size, True
+        if has_changed:
+            self._rescale(window)
+            step, _ = yield from self._warm_up(LAST_WINDOW)
+            left -= LAST_WINDOW
+        yield from repeat(None, left)  # not needed
         for _ in range(draws):
             yield self._move(step)
 
@@ -253,8 +261,9 @@ class Chain:
         point = self.state.z, self.density.u(self.state.z), self.state.lp
         return Transition(*point, energy, rate, tree.n_steps, step, tree.diverging)
 
-    def _rescale(self, z: np.ndarray) -> None:
-        """Adapt the coordinates to draws z (n, k): the same as a mass matrix, their precision, which shrinks to I."""
+    def _rescale(self, window: list[Transition]) -> None:
+        """Adapt the coordinates to the draws of a window: the same as a mass matrix, their precision, which shrinks to I."""
+        z = np.array([move.z for move in window])
         n, k = z.shape
         covariance = np.cov(z, rowvar=False).reshape(k, k)
         if n < MIN_DRAWS_PER_VARIABLE * k:
@@ -270,18 +279,9 @@ def needs_mass_adaptation(window: list[Transition]) -> bool:
     """Whether the draws of a window contradict a standard normal distribution of z."""
     variances = np.var([move.z for move in window], axis=0)
     energy = np.array([move.energy for move in window])
-    is_far = not (1 / MAX_VARIANCE_RATIO < variances.min() and variances.max() < MAX_VARIANCE_RATIO)
-    energy_ratio = np.mean(np.diff(energy) ** 2) / np.var(energy)
-    return is_far or energy_ratio < MIN_ENERGY_RATIO or any(move.diverging for move in window)
-
-
-def split_windows(count: int) -> list[int]:
-    """Return the lengths of the windows of mass adaptation: doubling ones, then one for the step size alone."""
-    left, size, sizes = count - LAST_WINDOW, FIRST_WINDOW - FIRST_TRANSIENT, []
-    while left >= 3 * size:
-        sizes.append(size)
-        left, size = left - size, 2 * size
-    return [*sizes, *([left] if left else []), LAST_WINDOW]
+    is_far = max(variances.max(), 1 / max(variances.min(), 1e-300)) > MAX_VARIANCE_RATIO
+    is_slow = np.mean(np.diff(energy) ** 2) < MIN_ENERGY_RATIO * np.var(energy)
+    return bool(is_far or is_slow or np.mean([move.diverging for move in window]) > MAX_DIVERGENCE_RATE)
 
 
 def sample_nuts(
@@ -328,7 +328,9 @@ def sample_nuts(
                 raise KeyboardInterrupt("Sampling was interrupted before the first draw.") from error
             size = f"{len(written)} of {chains} chains with {len(written[0])} of {draws} draws each"
             warnings.warn(f"Sampling was interrupted; {size} are kept.", FitWarning, stacklevel=4)
-    columns = {name: np.array([[getattr(t, name) for t in chain] for chain in written]) for name in Transition._fields[1:]}
+    columns = {
+        name: np.array([[getattr(t, name) for t in chain] for chain in written]) for name in Transition._fields[1:]
+    }
     attrs = {"interrupted": int(interrupted), "mode_converged": int(laplace.converged)}
     return HyperparameterDraws("nuts", columns.pop("u"), columns, attrs)
 
