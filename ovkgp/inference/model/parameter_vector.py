@@ -206,6 +206,17 @@ class ParameterVector:
         return {entry.name: entry.parameter.detach().clone() for entry in self.entries}
 
     @torch.no_grad()
+    def states(self, vectors: np.ndarray) -> dict[str, Tensor]:
+        """Return the raw parameters by name, (S, *shape), at S vectors (S, len); the parameters are not changed."""
+        full = np.repeat(self.expand(vectors[0])[None], len(vectors), 0)
+        full[:, self.kept] = vectors
+        found = {}
+        for entry in self.entries:
+            variables = torch.from_numpy(full[:, entry.span]).reshape(-1, *entry.parameter.shape)
+            found[entry.name] = entry.raw(variables.to(entry.parameter.device)).to(entry.parameter.dtype)
+        return found
+
+    @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy raw parameters by name, bit for bit; other names are ignored."""
         for entry in self.entries:

@@ -168,11 +168,9 @@ def sample_hyperparameters(
 
 def raw_draws(log_posterior: LogPosterior, sampled: HyperparameterDraws) -> dict[str, np.ndarray]:
     """Return the raw parameters by qualified name, (chains, draws, *shape)."""
-    rows = [log_posterior.raw(u) for u in sampled.flat]
     shape = sampled.u.shape[:2]
-    return {
-        name: np.stack([row[name] for row in rows]).reshape(*shape, *value.shape) for name, value in rows[0].items()
-    }
+    states = log_posterior.vector.states(sampled.flat)
+    return {name: values.cpu().numpy().reshape(*shape, *values.shape[1:]) for name, values in states.items()}
 
 
 def _posterior_attributes(
