@@ -248,7 +248,7 @@ class DrawGroups:
         except OvkgpError as error:
             self._omit(name, wanted, str(error), error)
             return {}
-        return {name: make_lazy_group(_resize(template, shape), partial(compute, everything))}
+        return {name: make_lazy_group(resize_draws(template, shape), partial(compute, everything))}
 
     def _omit(self, name: str, wanted: bool | str, reason: str, error: Exception | None = None) -> None:
         if wanted is True:
@@ -272,7 +272,7 @@ def _posterior_predictive_group(gp, data, axes: Axes, random_state, raw: Mapping
     return make_dataset({"y": values}, {"y": (*SAMPLES, "row", "output")}, axes.coords())
 
 
-def _resize(group: xarray.Dataset, shape: tuple[int, int]) -> xarray.Dataset:
+def resize_draws(group: xarray.Dataset, shape: tuple[int, int]) -> xarray.Dataset:
     """Return a group of one draw with zeros for (chains, draws) draws, without memory for them."""
     zeros = {name: np.broadcast_to(np.zeros((), v.dtype), shape + v.shape[2:]) for name, v in group.data_vars.items()}
     labels = {name: values for name, values in group.coords.items() if name not in SAMPLES}
