@@ -31,7 +31,7 @@ from ovkgp.inference.posteriors.leave_one_out import group_index
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
 from ovkgp.inference.sampling.prior_predictive import draw_prior, draw_prior_function
 from ovkgp.inference.strategies.selection import select_strategy
-from ovkgp.inference.training.log_posterior import named_values
+from ovkgp.inference.training.log_posterior import value_readers
 
 if TYPE_CHECKING:
     import xarray
@@ -302,8 +302,9 @@ def point_arviz(gp, X, Y, noise=None, *, input_names=None, output_names=None):
 def named_draws(gp, raw: Mapping[str, np.ndarray], names=None) -> dict[str, np.ndarray]:
     """Return the constrained hyperparameters by name, (chains, draws, *shape), at draws of the raw parameters."""
     shape = next(iter(raw.values())).shape[:2] if raw else (1, 1)
-    rows = [named_values(model) for model in iterate_draws(gp, raw)]
-    names = rows[0] if names is None else names
+    readers = {name: read for name, read in value_readers(gp).items() if names is None or name in names}
+    rows = [{name: read() for name, read in readers.items()} for _ in iterate_draws(gp, raw)]
+    names = readers if names is None else names
     return {name: np.stack([row[name] for row in rows]).reshape(*shape, *rows[0][name].shape) for name in names}
 
 
