@@ -139,12 +139,12 @@ def join(old: Tree, new: Tree, probability: float, rng: np.random.Generator) -> 
     proposal = new.proposal if rng.random() < probability else old.proposal
     low, high = sorted((old.log_weight, new.log_weight))
     momentum = old.momentum + new.momentum
-    # of the whole, and of each half with the next state (Stan does this too: halves alone may miss a turn between them)
-    turning = (
-        is_turning(momentum, old.first.r, new.last.r)
-        or is_turning(old.momentum + new.first.r, old.first.r, new.first.r)
-        or is_turning(new.momentum + old.last.r, old.last.r, new.last.r)
-    )
+    turning = is_turning(momentum, old.first.r, new.last.r)
+    if not turning and old.first is not old.last:
+        # each half with the next state, as Stan does: halves alone may miss a turn between them
+        turning = is_turning(old.momentum + new.first.r, old.first.r, new.first.r) or is_turning(
+            new.momentum + old.last.r, old.last.r, new.last.r
+        )
     log_weight = high + math.log1p(math.exp(low - high))
     return Tree(old.first, new.last, proposal, log_weight, momentum, n_steps, acceptance, turning=turning)
 
