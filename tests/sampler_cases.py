@@ -78,6 +78,42 @@ def half_plane(**options):
     return KnownDensity(function, [0.2, 0.1], **options)
 
 
+def funnel(width=1.0, size=3):
+    """v ~ N(0, width²) and size variables x | v ~ N(0, e^v): narrow where v is small."""
+
+    def function(u):
+        v, x = u[0], u[1:]
+        precision = np.exp(-v)
+        square = precision * (x @ x)
+        value = -((v / width) ** 2) / 2 - square / 2 - size * v / 2
+        return value, np.concatenate([[-v / width**2 + square / 2 - size / 2], -precision * x])
+
+    return KnownDensity(function, np.zeros(1 + size) + 0.1)
+
+
+def banana(bend=0.5):
+    """a ~ N(0, 1), b | a ~ N(bend a², 0.3²): E b = bend, var b = 2 bend² + 0.09."""
+
+    def function(u):
+        rest = (u[1] - bend * u[0] ** 2) / 0.09
+        value = -(u[0] ** 2) / 2 - 0.09 * rest**2 / 2
+        return value, np.array([-u[0] + 2 * bend * u[0] * rest, -rest])
+
+    return KnownDensity(function, [0.3, 0.3])
+
+
+def bimodal(distance=2.0, weight=0.3):
+    """A mixture of N(distance, 1) with this weight and N(−distance, 1) in the first of two variables, the other N(0, 1)."""
+
+    def function(u):
+        logs = np.log([weight, 1 - weight]) - (u[0] - distance * np.array([1, -1])) ** 2 / 2
+        value = np.logaddexp(*logs)
+        slope = np.exp(logs - value) @ (distance * np.array([1, -1]) - u[0])
+        return value - u[1] ** 2 / 2, np.array([slope, -u[1]])
+
+    return KnownDensity(function, [distance, 0.1])
+
+
 class GlobalState:
     """State that a sampler must restore: generators, dtype, threads, Pyro's parameter store and validation."""
 

@@ -7,6 +7,8 @@ density of an entry of output a is shifted by −log s_a.
 from __future__ import annotations
 
 import warnings
+from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +26,7 @@ from ovkgp.inference.sampling.arviz_data import (
     make_dataset,
     make_named_group,
     point_arviz,
+    resize_draws,
     squeeze_shape,
     to_arviz_object,
 )
@@ -116,9 +119,7 @@ def export(estimator, X=None, Y=None, noise=None):
     if draws is not None and not (X is None and Y is None and noise is None):
         raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
     data = _point(estimator, X, Y, noise) if draws is None else draws
-    groups = {name: in_units(estimator, name, group) for name, group in groups_of(data)}
-    if "log_likelihood" in groups:
-        groups["log_likelihood"] = _densities_in_units(estimator, groups["log_likelihood"], groups["observed_data"])
+    groups = in_units(estimator, dict(groups_of(data)))
     attrs = groups["posterior"].attrs
     if draws is None:
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
@@ -133,24 +134,47 @@ def export(estimator, X=None, Y=None, noise=None):
     return to_arviz_object(groups)
 
 
-def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
-    """Convert one group to original units."""
-    scaling = estimator.scaling_
-    if name in ("posterior", "prior"):
-        attrs = {**group.attrs, "units": "original units"}
-        names = ColumnNames(*axis_names(estimator), estimator.kernel_)
-        return named_terms_group(values_in_units(estimator, group), names, attrs)
-    if name in ("posterior_predictive", "observed_data"):
-        moved = group["y"].values * scaling.output_scale + scaling.output_offset
-        return group.assign(y=(group["y"].dims, moved))
-    return group.copy(deep=True)
+def in_units(estimator, groups: dict[str, xarray.Dataset]) -> dict[str, xarray.Dataset]:
+    """Convert groups to original units; prior, log_likelihood and posterior_predictive when they are read."""
+    # imported here since `import ovkgp` must not load xarray
+    from ovkgp.inference.sampling.lazy_groups import make_lazy_group
+
+    scaling, found = estimator.scaling_, {name: group.copy(deep=True) for name, group in groups.items()}
+    found["posterior"] = _convert_hyperparameters(estimator, groups["posterior"])
+    if "prior" in groups:
+        sizes = groups["prior"].sizes
+        template = resize_draws(found["posterior"], (sizes["chain"], sizes["draw"]))
+        template.attrs = {**groups["prior"].attrs, "units": found["posterior"].attrs["units"]}
+        # a copy, since the estimator may be fitted again
+        compute = partial(_convert_hyperparameters, copy(estimator), groups["prior"])
+        found["prior"] = make_lazy_group(template, compute)
+    if "observed_data" in groups:
+        found["observed_data"] = _convert(groups["observed_data"], scaling.output_scale, scaling.output_offset)
+    if "posterior_predictive" in groups:
+        group = groups["posterior_predictive"]
+        compute = partial(_convert, group, scaling.output_scale, scaling.output_offset)
+        found["posterior_predictive"] = make_lazy_group(group, compute)
+    if "log_likelihood" in groups:
+        group = groups["log_likelihood"]
+        compute = partial(_convert, group, 1.0, -_log_scales(estimator, group, groups["observed_data"]))
+        found["log_likelihood"] = make_lazy_group(group, compute)
+    return found
 
 
-def _densities_in_units(estimator, group: xarray.Dataset, observed_data: xarray.Dataset) -> xarray.Dataset:
-    """Shift the log densities of rows by −log s_a for each of their observed outputs."""
+def _convert_hyperparameters(estimator, group: xarray.Dataset) -> xarray.Dataset:
+    attrs = {**group.attrs, "units": "original units"}
+    names = ColumnNames(*axis_names(estimator), estimator.kernel_)
+    return named_terms_group(values_in_units(estimator, group), names, attrs)
+
+
+def _log_scales(estimator, group: xarray.Dataset, observed_data: xarray.Dataset) -> np.ndarray:
+    """Return Σ log s_a over the observed outputs of each row, by which their log densities differ."""
     observed = np.isfinite(observed_data["y"].values)[group["row"].values]
-    shift = observed @ np.log(estimator.scaling_.output_scale)
-    return group.assign(y=(group["y"].dims, group["y"].values - shift))
+    return observed @ np.log(estimator.scaling_.output_scale)
+
+
+def _convert(group: xarray.Dataset, scale: np.ndarray | float, offset: np.ndarray) -> xarray.Dataset:
+    return group.assign(y=(group["y"].dims, group["y"].values * scale + offset))
 
 
 def named_terms_group(values: dict[str, np.ndarray], names: ColumnNames, attrs: dict) -> xarray.Dataset:

@@ -6,8 +6,9 @@ are divided by their typical scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -206,6 +207,17 @@ class ParameterVector:
         return {entry.name: entry.parameter.detach().clone() for entry in self.entries}
 
     @torch.no_grad()
+    def states(self, vectors: np.ndarray) -> dict[str, Tensor]:
+        """Return the raw parameters by name, (S, *shape), at S vectors (S, len); the parameters are not changed."""
+        full = np.repeat(self.expand(vectors[0])[None], len(vectors), 0)
+        full[:, self.kept] = vectors
+        found = {}
+        for entry in self.entries:
+            variables = torch.from_numpy(full[:, entry.span]).reshape(-1, *entry.parameter.shape)
+            found[entry.name] = entry.raw(variables.to(entry.parameter.device)).to(entry.parameter.dtype)
+        return found
+
+    @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy raw parameters by name, bit for bit; other names are ignored."""
         for entry in self.entries:
@@ -281,17 +293,27 @@ def hyperparameters(kernel: Kernel) -> dict[str, Tensor]:
     >>> sorted(hyperparameters(lmc))
     ['component_1.lengthscale', 'component_1.output_matrix', 'component_2.lengthscale', 'component_2.output_matrix']
     """
-    matrices = {path: part for path, part in kernel.named_modules() if isinstance(part, OutputMatrix)}
     with torch.no_grad():
-        found = {}
-        for path, matrix in matrices.items():
-            _add_value(found, kernel, path, "output_matrix", matrix())
-        for path, parameter, constraint in kernel.named_parameters_and_constraints():
-            owner, _, last = path.rpartition(".")
-            if not any(owner == inside or owner.startswith(f"{inside}.") for inside in matrices):
-                value = parameter.detach() if constraint is None else constraint.transform(parameter)
-                _add_value(found, kernel, owner, last.removeprefix("raw_"), value.clone())
+        return {name: read() for name, read in hyperparameter_readers(kernel).items()}
+
+
+def hyperparameter_readers(kernel: Kernel) -> dict[str, Callable[[], Tensor]]:
+    """Return functions that read the hyperparameters of a kernel at their present values, by name."""
+    matrices = {path: part for path, part in kernel.named_modules() if isinstance(part, OutputMatrix)}
+    found = {}
+    for path, matrix in matrices.items():
+        _add_reader(found, kernel, path, "output_matrix", matrix)
+    for path, parameter, constraint in kernel.named_parameters_and_constraints():
+        owner, _, last = path.rpartition(".")
+        if not any(owner == inside or owner.startswith(f"{inside}.") for inside in matrices):
+            reader = partial(read_constrained_value, parameter, constraint)
+            _add_reader(found, kernel, owner, last.removeprefix("raw_"), reader)
     return found
+
+
+def read_constrained_value(parameter: Tensor, constraint: Interval | None) -> Tensor:
+    """Return a copy of the constrained value of a parameter."""
+    return (parameter if constraint is None else constraint.transform(parameter)).detach().clone()
 
 
 def parameter_name(kernel: Kernel, path: str) -> str:
@@ -304,9 +326,9 @@ def parameter_name(kernel: Kernel, path: str) -> str:
     return ".".join([*_term_names(kernel, owner), last.removeprefix("raw_")])
 
 
-def _add_value(found: dict[str, Tensor], kernel: Kernel, path: str, last: str, value: Tensor) -> None:
+def _add_reader(found: dict[str, Callable], kernel: Kernel, path: str, last: str, reader: Callable) -> None:
     short = ".".join([*(_term_names(kernel, path)), last])
-    found[f"{path}.{last}" if short in found else short] = value
+    found[f"{path}.{last}" if short in found else short] = reader
 
 
 def _term_names(kernel: Kernel, path: str) -> Iterator[str]:

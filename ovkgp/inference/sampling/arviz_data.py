@@ -12,10 +12,10 @@ variational model many draws of f at the present θ.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from ovkgp.checks import check_one_of
-from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
+from ovkgp.exceptions import InputError, OptionError, OvkgpError
 from ovkgp.inference.model.observations import as_floating, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import group_index
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
-from ovkgp.inference.sampling.prior_predictive import draw_prior, set_parameters
+from ovkgp.inference.sampling.prior_predictive import draw_prior, draw_prior_function
 from ovkgp.inference.strategies.selection import select_strategy
-from ovkgp.inference.training.log_posterior import named_values
+from ovkgp.inference.training.log_posterior import value_readers
 
 if TYPE_CHECKING:
     import xarray
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 KINDS = ("auto", "inference_data", "datatree")
 SAMPLES = ("chain", "draw")
 MAX_JOINT_ENTRIES = 500
-"""Up to this many entries, Y is drawn jointly by the exact covariance; above, by random functions."""
+"""Up to this many entries, a variational model is drawn jointly by its exact covariance; above, by random functions."""
 NUM_FUNCTION_DRAWS = 1000  # draws of f in the log_likelihood of a variational point estimate
 EIGH_COST_RATIO = 10  # approximate cost of an eigendecomposition relative to a Cholesky factorization
 MAX_GROUP_VALUES = 5e7  # maximum number of values (draws × entries) of a group
@@ -164,14 +164,17 @@ def groups_of(data) -> list[tuple[str, xarray.Dataset]]:
 class DrawGroups:
     """ArviZ groups from a model, which is overwritten, draws (chains, draws, *shape) of its raw parameters, and data.
 
-    `names` are the hyperparameters to report (None for all); Y is None if X are statistics.
+    `names` are the hyperparameters to report (None for all); Y is None if X are statistics. prior, log_likelihood and
+    posterior_predictive are computed when they are first read.
     """
 
     def __init__(self, gp, raw: Mapping[str, np.ndarray], names, X, Y, noise=None, input_names=None, output_names=None):
         self.gp, self.raw, self.names = gp, dict(raw), names
-        self.X, self.Y, self.noise = X, Y, noise
-        num_inputs = None if Y is None else validate_inputs(X).shape[1]
-        self.axes = Axes.of(num_inputs, gp.num_outputs, input_names, output_names)
+        if Y is not None:  # copied, since groups are computed later
+            X, Y = validate_inputs(X).clone(), as_floating(Y, "Y").clone()
+            noise = None if noise is None else as_floating(noise, "noise").clone()
+        self.data = X, Y, noise
+        self.axes = Axes.of(None if Y is None else X.shape[1], gp.num_outputs, input_names, output_names)
         self.shape = next(iter(raw.values())).shape[:2] if raw else (1, 1)
         self.attrs: dict[str, Any] = {}
 
@@ -186,76 +189,94 @@ class DrawGroups:
             "unconstrained_posterior": make_raw_group(self.raw),
         }
 
-    def prior(self, draws: int, random_state) -> Groups:
-        """Return the same hyperparameters drawn from their priors; {} if a prior cannot be drawn from."""
-        try:
-            drawn = draw_prior(self.gp, draws, random_state) if draws else {}
-            raw = {name: np.asarray(values)[None] for name, values in drawn.items()}
-            return {"prior": make_named_group(named_draws(self.gp, raw, self.names), self.axes)} if raw else {}
-        except KeyboardInterrupt:
-            return self._interrupted("prior")
-        except OvkgpError as error:
-            return self._omit("prior", "auto", str(error))
-
     def sample_stats(self, stats: Mapping[str, np.ndarray]) -> Groups:
         """Return the sampler's statistics of each draw."""
         return {"sample_stats": make_dataset(stats, dict.fromkeys(stats, SAMPLES))}
 
+    def observed_data(self) -> Groups:
+        """Return Y (row, output), NaN where missing."""
+        Y = self.data[1]
+        Y = Y.double().cpu().numpy().reshape(len(Y), -1)
+        return {"observed_data": make_dataset({"y": Y}, {"y": ("row", "output")}, self.axes.coords())}
+
+    def prior(self, draws: int, random_state) -> Groups:
+        """Return the same hyperparameters drawn from their priors; {} if a prior cannot be drawn from."""
+        if not draws:
+            return {}
+        compute = partial(_prior_group, self.gp, self.names, self.axes, random_state)
+        return self._make_group("prior", "auto", compute, 1, draws, (1, draws))
+
     def log_likelihood(self, wanted: bool | str, random_state=0) -> Groups:
         """Return the log density of each row with observed outputs at each draw; {} if it is too expensive."""
-
-        def compute() -> Groups:
-            values = log_likelihoods(self.gp, self.raw, self.X, self.Y, self.noise, random_state=random_state)
-            return row_densities_group(values.reshape(*self.shape, -1), self.Y)
-
-        return self._compute_if_affordable("log_likelihood", wanted, factorization_cost, compute)
+        if not self._is_affordable("log_likelihood", wanted, factorization_cost):
+            return {}
+        compute = partial(_log_likelihood_group, self.gp, self.data, random_state)
+        return self._make_group("log_likelihood", wanted, compute, self._first_draw, self.raw, self.shape)
 
     def posterior_predictive(self, wanted: bool | str, random_state) -> Groups:
         """Return replicated data at the training inputs; {} if they are too expensive."""
+        if not self._is_affordable("posterior_predictive", wanted, replication_cost):
+            return {}
+        compute = partial(_posterior_predictive_group, self.gp, self.data, self.axes, random_state)
+        return self._make_group("posterior_predictive", wanted, compute, self._first_draw, self.raw, self.shape)
 
-        def compute() -> Groups:
-            values = draw_replicates(self.gp, self.raw, self.X, self.Y, self.noise, random_state)
-            values = values.reshape(*self.shape, *values.shape[1:])
-            group = make_dataset({"y": values}, {"y": (*SAMPLES, "row", "output")}, self.axes.coords())
-            return {"posterior_predictive": group}
+    @property
+    def _first_draw(self) -> dict[str, np.ndarray]:
+        return {name: values[:1, :1] for name, values in self.raw.items()}
 
-        return self._compute_if_affordable("posterior_predictive", wanted, replication_cost, compute)
-
-    def observed_data(self) -> Groups:
-        """Return Y (row, output), NaN where missing."""
-        Y = as_floating(self.Y, "Y").double().cpu().numpy().reshape(len(self.Y), -1)
-        return {"observed_data": make_dataset({"y": Y}, {"y": ("row", "output")}, self.axes.coords())}
-
-    def _compute_if_affordable(
-        self, name: str, wanted: bool | str, work: Callable, compute: Callable[[], Groups]
-    ) -> Groups:
-        """Return a group, unless it is expensive and not required; the reason for omission goes to the attributes."""
+    def _is_affordable(self, name: str, wanted: bool | str, cost: Callable) -> bool:
+        """Return whether a group is to be computed; the reason for omission goes to the attributes."""
         if wanted not in (True, False, "auto"):
             raise OptionError(f'{name} must be True, False or "auto", got {wanted!r}.')
+        count, entries = int(np.prod(self.shape)), observed_entries(self.data[1]).size
         if wanted is False:
-            return self._omit(name, "auto", "not requested")
-        count = int(np.prod(self.shape))
-        if count * observed_entries(self.Y).size > MAX_GROUP_VALUES:
-            entries = observed_entries(self.Y).size
-            return self._omit(name, wanted, f"{count} draws of {entries} entries are too many numbers")
-        if wanted == "auto" and count * work(self.gp, self.X, self.Y, self.noise) > MAX_AUTO_OPERATIONS:
-            return self._omit(name, wanted, f"{count} factorizations are expensive; {name}=True computes it")
+            self._omit(name, "auto", "not requested")
+        elif count * entries > MAX_GROUP_VALUES:
+            self._omit(name, wanted, f"{count} draws of {entries} entries are too many numbers")
+        elif wanted == "auto" and count * cost(self.gp, *self.data) > MAX_AUTO_OPERATIONS:
+            self._omit(name, wanted, f"{count} factorizations are expensive; {name}=True computes it")
+        else:
+            return True
+        return False
+
+    def _make_group(self, name: str, wanted: bool | str, compute: Callable, first, everything, shape) -> Groups:
+        """Return a group that is computed when it is read, if it can be computed at a first draw."""
+        from ovkgp.inference.sampling.lazy_groups import make_lazy_group
+
         try:
-            return compute()
-        except KeyboardInterrupt:
-            return self._interrupted(name)
+            template = compute(first)
         except OvkgpError as error:
-            return self._omit(name, wanted, str(error), error)
+            self._omit(name, wanted, str(error), error)
+            return {}
+        return {name: make_lazy_group(resize_draws(template, shape), partial(compute, everything))}
 
-    def _interrupted(self, name: str) -> Groups:
-        warnings.warn(f"Interrupted; the draws are kept and {name} is omitted.", FitWarning, stacklevel=4)
-        return self._omit(name, "auto", "interrupted")
-
-    def _omit(self, name: str, wanted: bool | str, reason: str, error: Exception | None = None) -> Groups:
+    def _omit(self, name: str, wanted: bool | str, reason: str, error: Exception | None = None) -> None:
         if wanted is True:
             raise OptionError(f"{name} cannot be computed: {reason}. Use {name}=False.") from error
         self.attrs[name] = f"left out: {reason}"
-        return {}
+
+
+def _prior_group(gp, names, axes: Axes, random_state, draws: int) -> xarray.Dataset:
+    raw = {name: np.asarray(values)[None] for name, values in draw_prior(gp, draws, random_state).items()}
+    return make_named_group(named_draws(gp, raw, names), axes)
+
+
+def _log_likelihood_group(gp, data, random_state, raw: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    values = log_likelihoods(gp, raw, *data, random_state=random_state)
+    return row_densities_group(values.reshape(*next(iter(raw.values())).shape[:2], -1), data[1])["log_likelihood"]
+
+
+def _posterior_predictive_group(gp, data, axes: Axes, random_state, raw: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    values = draw_replicates(gp, raw, *data, random_state)
+    values = values.reshape(*next(iter(raw.values())).shape[:2], *values.shape[1:])
+    return make_dataset({"y": values}, {"y": (*SAMPLES, "row", "output")}, axes.coords())
+
+
+def resize_draws(group: xarray.Dataset, shape: tuple[int, int]) -> xarray.Dataset:
+    """Return a group of one draw with zeros for (chains, draws) draws, without memory for them."""
+    zeros = {name: np.broadcast_to(np.zeros((), v.dtype), shape + v.shape[2:]) for name, v in group.data_vars.items()}
+    labels = {name: values for name, values in group.coords.items() if name not in SAMPLES}
+    return make_dataset(zeros, {name: group[name].dims for name in zeros}, labels, group.attrs)
 
 
 def point_arviz(gp, X, Y, noise=None, *, input_names=None, output_names=None):
@@ -281,15 +302,20 @@ def point_arviz(gp, X, Y, noise=None, *, input_names=None, output_names=None):
 def named_draws(gp, raw: Mapping[str, np.ndarray], names=None) -> dict[str, np.ndarray]:
     """Return the constrained hyperparameters by name, (chains, draws, *shape), at draws of the raw parameters."""
     shape = next(iter(raw.values())).shape[:2] if raw else (1, 1)
-    rows = [named_values(model) for model in iterate_draws(gp, raw)]
-    names = rows[0] if names is None else names
+    readers = {name: read for name, read in value_readers(gp).items() if names is None or name in names}
+    rows = [{name: read() for name, read in readers.items()} for _ in iterate_draws(gp, raw)]
+    names = readers if names is None else names
     return {name: np.stack([row[name] for row in rows]).reshape(*shape, *rows[0][name].shape) for name in names}
 
 
 def iterate_draws(gp: Model, raw: Mapping[str, np.ndarray]) -> Iterator[Model]:
     """Yield the model with the raw parameters (chains, draws, *shape) of each draw in turn, in place."""
+    parameters = dict(gp.named_parameters())
+    values = [(parameters[name], torch.as_tensor(draws)) for name, draws in raw.items()]
     for index in np.ndindex(next(iter(raw.values())).shape[:2] if raw else (1, 1)):
-        set_parameters(gp, raw, index)
+        with torch.no_grad():
+            for parameter, draws in values:
+                parameter.copy_(draws[index])
         yield gp
 
 
@@ -332,12 +358,34 @@ def row_densities_group(values: np.ndarray, Y) -> Groups:
     return {"log_likelihood": make_dataset({"y": values}, {"y": (*SAMPLES, "row")}, {"row": rows})}
 
 
+@torch.no_grad()
 def draw_replicates(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None, random_state=None) -> np.ndarray:
-    """Draw one data set per draw at the training inputs, (draws, n, p); known noise is averaged where Y is missing."""
-    X = validate_inputs(X).double()
+    """Draw one data set per draw at the training inputs, (draws, n, p); known noise is averaged where Y is missing.
+
+    By Matheron's rule: with f' from the prior and noise ε', f' + E[f | data Y − f' − ε'] is a draw of f given Y, for which no
+    covariance of the posterior is computed. A variational model is drawn from its posterior.
+    """
     count = int(np.prod(next(iter(raw.values())).shape[:2])) if raw else 1
     pairs = zip(iterate_draws(gp, raw), spawn_seeds(random_state, count), strict=True)
-    found = [_replicate(model.condition(X, Y, noise=noise), X, Y, noise, seed) for model, seed in pairs]
+    X, deviations, found = validate_inputs(X).double(), None, []
+    if noise is not None:  # NaN where Y is missing
+        deviations = as_floating(noise, "noise").double().reshape(len(X), -1).sqrt()
+        deviations = deviations.where(torch.from_numpy(observed_entries(Y)).to(X.device), torch.nan)
+    if is_variational(gp):
+        for model, seed in pairs:
+            posterior = model.condition(X, Y, noise=noise)
+            found.append(_replicate_variational(posterior, X, deviations, seed))
+        return torch.stack(found).cpu().numpy()
+    data = gp.observe(X, Y, noise).double()
+    strategy, kept = select_strategy(gp.model, data, gp.strategy), slice(None) if data.kept is None else data.kept
+    for model, seed in pairs:
+        generator = torch.Generator().manual_seed(seed)
+        function = draw_prior_function(model, X, generator, seed)
+        scores = torch.randn(2, *function.shape, generator=generator, dtype=torch.float64).to(function)
+        error = _scale_noise(scores[0], model.noise_model.matrix(), deviations)
+        posterior = strategy.condition(model.model, replace(data, Y=data.Y - (function + error)[kept]), 0)
+        function += posterior.predict(X, "none").mean
+        found.append(function + _scale_noise(scores[1], posterior.noise, deviations))
     return torch.stack(found).cpu().numpy()
 
 
@@ -357,27 +405,25 @@ def factorization_cost(gp, X, Y, noise=None) -> float:
 
 
 def replication_cost(gp, X, Y, noise=None) -> float:
-    """Return the approximate number of elementary operations of a posterior and one draw of data from it."""
+    """Return the approximate number of elementary operations of a draw of data: a posterior and a draw from the prior."""
     size = observed_entries(Y).size
-    joint = EIGH_COST_RATIO * float(size) ** 3 if size <= MAX_JOINT_ENTRIES else 0.0
-    return factorization_cost(gp, X, Y, noise) + joint
+    joint = EIGH_COST_RATIO * float(size) ** 3 if is_variational(gp) and size <= MAX_JOINT_ENTRIES else 0.0
+    return 2 * factorization_cost(gp, X, Y, noise) + joint
 
 
-def _replicate(posterior, X: Tensor, Y, known, seed: int) -> Tensor:
-    is_joint = len(X) * posterior.num_outputs <= MAX_JOINT_ENTRIES
-    if is_joint and known is None:
-        return posterior.sample(X, 1, noise=True, random_state=seed)[0]
+def _scale_noise(scores: Tensor, covariance: Tensor, deviations: Tensor | None) -> Tensor:
+    """Return noise from standard normal scores (n, p), with known standard deviations where they are not NaN."""
+    error = scores @ torch.linalg.cholesky(covariance).mT
+    return error if deviations is None else torch.where(torch.isnan(deviations), error, scores * deviations)
+
+
+def _replicate_variational(posterior, X: Tensor, deviations: Tensor | None, seed: int) -> Tensor:
     of_function, of_noise = spawn_seeds(seed, 2)
-    if is_joint:
+    if len(X) * posterior.num_outputs <= MAX_JOINT_ENTRIES:
         function = posterior.sample(X, 1, random_state=of_function)[0]
     else:
         function = posterior.sample_functions(1, random_state=of_function)(X)[0]
-    if posterior.noise is None:  # a variational one whose likelihood is not Gaussian
+    if posterior.noise is None:  # the likelihood is not Gaussian
         return posterior.likelihood.draw(function, torch.Generator().manual_seed(of_noise))
     scores = draw_normal(tuple(function.shape), of_noise, function)
-    error = scores @ torch.linalg.cholesky(posterior.noise).mT
-    if known is None:
-        return function + error
-    deviations = as_floating(known, "noise").double().reshape(function.shape).sqrt()
-    mask = torch.from_numpy(observed_entries(Y)).to(function.device)
-    return function + torch.where(mask, scores * deviations, error)
+    return function + _scale_noise(scores, posterior.noise, deviations)

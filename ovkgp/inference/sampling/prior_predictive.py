@@ -132,7 +132,7 @@ def prior_predictive(gp, X, draws: int = 100, noise: bool = True, random_state=N
     functions = []
     for index in range(draws):
         set_parameters(gp, found, index)
-        values = gp.mean(X) + _prior_function(gp, X, generator, for_features + index)
+        values = gp.mean(X) + draw_prior_function(gp, X, generator, for_features + index)
         functions.append(_observe(gp, values, noise_generator) if noise else values)
     return torch.stack(functions)
 
@@ -166,7 +166,7 @@ def _write(site: PriorSite, value: Tensor) -> None:
         raise OptionError(f"The model rejects a draw from the prior {site.name}: {error}") from error
 
 
-def _prior_function(gp, X: Tensor, generator: torch.Generator, seed: int) -> Tensor:
+def draw_prior_function(gp, X: Tensor, generator: torch.Generator, seed: int) -> Tensor:
     """Draw one function (m, p) of the process with mean zero."""
 
     def scores(*shape: int) -> Tensor:

@@ -19,6 +19,7 @@ from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.sampling.arviz_data import Axes, DrawGroups, to_arviz_object
 from ovkgp.inference.sampling.diagnostics import HyperparameterDraws, check_chains
 from ovkgp.inference.sampling.laplace import sample_laplace
+from ovkgp.inference.sampling.nuts import sample_nuts
 from ovkgp.inference.training.log_posterior import LogPosterior
 
 METHODS = ("nuts", "svi", "laplace")
@@ -65,7 +66,8 @@ def sample_hyperparameters(
     draws : int, default=500
         Number of draws per chain. SVI and Laplace have one chain.
     tune, chains : int, default=500 and 4
-        Number of transitions of NUTS before the first draw, and number of its chains.
+        Maximum number of transitions of NUTS before the first draw, and number of its chains. The warm-up ends after 100
+        transitions where the Gaussian at the mode describes the posterior, so that only the step size is adapted.
     guide : {"normal", "multivariate", "low_rank"}, default="multivariate"
         Family of Gaussians of SVI.
     batch_size : int or None, default=None
@@ -75,7 +77,8 @@ def sample_hyperparameters(
     prior_draws : int, default=500
         Number of draws from the priors. If 0, the group prior is omitted.
     log_likelihood, posterior_predictive : bool or "auto", default="auto"
-        Whether to compute these groups. If "auto", they are computed if they are cheap.
+        Whether to include these groups, which are computed when they are first read. If "auto", they are included if they are
+        cheap.
     input_names, output_names : sequence, default=None
         Labels of the columns of X and Y.
     random_state : int, RandomState or None, default=None
@@ -92,7 +95,7 @@ def sample_hyperparameters(
         |---|---|
         | posterior | the hyperparameters by name, in the units of the data: lengthscale, noise, output_matrix, … |
         | unconstrained_posterior | the raw parameters by qualified name, which `gp.condition(hyperparameters=…)` reads |
-        | prior | the same names as in posterior, drawn from the priors |
+        | prior | the same names as in posterior, drawn from the priors when it is read |
         | sample_stats | lp; for NUTS also diverging, acceptance_rate, energy, n_steps, step_size |
         | log_likelihood | y (chain, draw, row): log p(y_i given all other rows, θ_s) of each row with observed outputs; for a `VariationalGP` log p(y_i given f_i, θ_s) at a draw of f |
         | posterior_predictive | y (chain, draw, row, output): replicated data at X, noise included |
@@ -109,10 +112,11 @@ def sample_hyperparameters(
     Notes
     -----
     SVI and Laplace replace draws without posterior density (num_failed_draws in the attributes). Ctrl-C keeps the draws
-    so far with a `FitWarning`; before the first draw it is raised.
+    so far with a `FitWarning`; before the first draw it is raised. Long chains of NUTS run in parallel processes (on Linux), with
+    the same draws as one after another.
 
     Complexity: gradients of the evidence: some tens plus one per draw (for khat) for Laplace, some thousands for SVI,
-    about 10 per transition for NUTS. Then one factorization per draw each for log_likelihood and posterior_predictive.
+    about 5 to 15 per transition for NUTS. One factorization per draw when log_likelihood is read, two for posterior_predictive.
 
     Examples
     --------
@@ -150,8 +154,6 @@ def sample_hyperparameters(
 
             sampled = sample_svi(log_posterior, draws, guide, for_sampler, verbose)
         else:
-            from ovkgp.inference.sampling.nuts import sample_nuts
-
             sampled = sample_nuts(log_posterior, draws, tune, chains, for_chains, target_accept, verbose)
     sampled.attrs["seconds"] = time.monotonic() - began
     raw = raw_draws(log_posterior, sampled)
@@ -168,11 +170,9 @@ def sample_hyperparameters(
 
 def raw_draws(log_posterior: LogPosterior, sampled: HyperparameterDraws) -> dict[str, np.ndarray]:
     """Return the raw parameters by qualified name, (chains, draws, *shape)."""
-    rows = [log_posterior.raw(u) for u in sampled.flat]
     shape = sampled.u.shape[:2]
-    return {
-        name: np.stack([row[name] for row in rows]).reshape(*shape, *value.shape) for name, value in rows[0].items()
-    }
+    states = log_posterior.vector.states(sampled.flat)
+    return {name: values.cpu().numpy().reshape(*shape, *values.shape[1:]) for name, values in states.items()}
 
 
 def _posterior_attributes(

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +23,12 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters, parameter_name
+from ovkgp.inference.model.parameter_vector import (
+    ParameterVector,
+    hyperparameter_readers,
+    parameter_name,
+    read_constrained_value,
+)
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, make_surrogate_data
 from ovkgp.inference.training.free_parameters import (
     PROBE_STEP,
@@ -85,7 +91,7 @@ class LogDensity:
             value, gradient = self.numpy_density(u)
         except np.linalg.LinAlgError:
             return self._evaluate_torch(u)  # which adds jitter to a nearly singular matrix
-        if self.numpy_density.priors is not None or not np.isfinite(value):
+        if self.numpy_density.priors is not None or not math.isfinite(value):
             return value, gradient
         self.vector.set(u)
         prior, by_prior = self.add_prior(0.0)
@@ -235,9 +241,11 @@ class LogPosterior:
         return self._add_loadings(*self.density.add_prior(value), u)
 
     def _add_loadings(self, value: float, gradient: np.ndarray, u: np.ndarray) -> tuple[float, np.ndarray]:
-        term, by_term = self.loadings(u)
-        value, gradient = value + term, gradient + by_term
-        return (value, gradient) if np.isfinite(value) and np.isfinite(gradient).all() else self._reject()
+        if len(self.loadings.indices):
+            term, by_term = self.loadings(u)
+            value, gradient = value + term, gradient + by_term
+        # a sum is not finite if one of its terms is not
+        return (value, gradient) if math.isfinite(value) and math.isfinite(gradient.sum()) else self._reject()
 
     def _reject(self) -> tuple[float, np.ndarray]:
         self.failures += 1
@@ -311,24 +319,33 @@ class _Density(torch.autograd.Function):
 
 def named_values(gp) -> dict[str, np.ndarray]:
     """Return the hyperparameters of a model by name: kernel, mean (`mean`, `mean.slopes`), noise or likelihood."""
-    values = {name: value.cpu().numpy() for name, value in hyperparameters(gp.kernel).items()}
+    return {name: read() for name, read in value_readers(gp).items()}
+
+
+def value_readers(gp) -> dict[str, Callable[[], np.ndarray]]:
+    """Return functions that read the hyperparameters of a model at their present values, by name."""
+    readers: dict[str, Callable[[], Tensor]] = hyperparameter_readers(gp.kernel)
     for name, parameter, constraint in gp.mean.named_parameters_and_constraints():
         name = name.removeprefix("mean.").removeprefix("raw_")  # of a wrapped GPyTorch mean
-        value = parameter if constraint is None else constraint.transform(parameter)
-        values["mean" if name == "constant" else f"mean.{name}"] = value.detach().cpu().numpy().copy()
+        reader = partial(read_constrained_value, parameter, constraint)
+        readers["mean" if name == "constant" else f"mean.{name}"] = reader
     noise = getattr(gp, "noise_model", None)
     if noise is not None and noise.is_trained:
-        values["noise"] = noise.value.detach().cpu().numpy()
+        readers["noise"] = lambda: noise.value
     likelihood = getattr(gp, "likelihood", None)  # of a variational model
     if likelihood is not None:
-        values |= {name: value.cpu().numpy() for name, value in likelihood.variables().items()}
+        readers |= {name: lambda name=name: likelihood.variables()[name] for name in likelihood.variables()}
     parts = [part for part in (gp.kernel, gp.mean, noise, likelihood) if part is not None]
     known = {id(parameter) for part in parts for parameter in part.parameters()}
     for name, parameter, constraint in gp.named_parameters_and_constraints():
         if id(parameter) not in known:
-            value = parameter if constraint is None else constraint.transform(parameter)
-            values[name.replace("raw_", "")] = value.detach().cpu().numpy().copy()
-    return values
+            readers[name.replace("raw_", "")] = partial(read_constrained_value, parameter, constraint)
+    return {name: partial(_read_array, reader) for name, reader in readers.items()}
+
+
+@torch.no_grad()
+def _read_array(reader: Callable[[], Tensor]) -> np.ndarray:
+    return reader().detach().cpu().numpy()
 
 
 def short_name(gp, path: str) -> str:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from scipy.linalg import lapack, solve_triangular
+from scipy.linalg import lapack
 
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import PolynomialMean
@@ -38,8 +38,8 @@ from ovkgp.inference.training.priors import make_prior_terms
 from ovkgp.kernels import IndependentKernel, is_operator_valued
 
 EXACT_STRATEGIES = ("kronecker", "dense", "independent")  # strategies that use the exact kernel
-MAX_SCIPY_ROWS = 64
-"""Up to this many rows SciPy's LAPACK is called, which has less overhead; torch's is faster for larger matrices."""
+MAX_SCIPY_ROWS = 400
+"""Up to this many rows SciPy's LAPACK is called, which has less overhead; torch's is faster with several threads."""
 
 LOG_2_PI = math.log(2 * math.pi)
 MAX_CHOLESKY_OUTPUTS = 5
@@ -62,9 +62,9 @@ class NumpyDensity:
         """
         with np.errstate(all="ignore"):  # overflow is detected by the checks for finite values
             theta, slope, log_slope, by_slope = self.vector.values(u)
-            if not np.isfinite(theta).all():
+            if not math.isfinite(theta.sum()):
                 return np.nan, u
-            out = np.zeros_like(theta)
+            out = np.zeros(len(theta))
             value = self.evidence(theta, out)
             for prior in self.priors or ():
                 value += prior(theta, out)
@@ -184,15 +184,15 @@ class SingleOutputEvidence:
         C, n = np.array(K, order="C"), len(K)
         if self.known is None:
             variances, noise_backward = self.noise.variances(theta)
-        C.flat[:: n + 1] += variances if self.known is None else self.known
+        C.reshape(-1)[:: n + 1] += variances if self.known is None else self.known
         residuals = self.y - self.mean.values(theta)
         alpha, G, logdet = solve_and_invert(C, residuals)
         value = -0.5 * (float(np.vdot(residuals, alpha)) + logdet + n * LOG_2_PI)
         G *= -0.5
-        G += 0.5 * alpha * alpha.T
+        G += (0.5 * alpha) @ alpha.T
         backward(G, out)
         if self.known is None:
-            noise_backward(np.trace(G)[None], out)
+            noise_backward(G.reshape(-1)[:: n + 1].sum(keepdims=True), out)
         self.mean.backward(alpha, out)
         return value
 
@@ -229,10 +229,10 @@ class Whitener:
     def __init__(self, matrix: np.ndarray, matrix_backward, noise: np.ndarray, noise_backward):
         self.matrix_backward, self.noise_backward = matrix_backward, noise_backward
         L = np.linalg.cholesky(noise)
-        half = solve_triangular(L, matrix, lower=True, check_finite=False)
-        t, V = np.linalg.eigh(solve_triangular(L, half.T, lower=True, check_finite=False))
+        half = lapack.dtrtrs(L, matrix, lower=1)[0]
+        t, V = np.linalg.eigh(lapack.dtrtrs(L, half.T, lower=1)[0])
         self.t = np.maximum(t, 0.0)
-        self.rotation = solve_triangular(L, V, trans="T", lower=True, check_finite=False)
+        self.rotation = lapack.dtrtrs(L, V, lower=1, trans=1)[0]
         self.logdet = 2 * float(np.log(L.diagonal()).sum())
 
     def backward(self, by_matrix: np.ndarray, by_residuals: np.ndarray, num_rows: int, out: np.ndarray) -> None:
@@ -253,7 +253,7 @@ def _solve_with_cholesky(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
     alpha, by_K = np.empty_like(rotated), np.zeros_like(K)
     for j, scale in enumerate(t):
         C = scale * K
-        C.flat[:: n + 1] += 1.0
+        C.reshape(-1)[:: n + 1] += 1.0
         column, inverse, one = solve_and_invert(C, rotated[:, j : j + 1])
         alpha[:, j : j + 1], logdet, traces[j] = column, logdet + one, np.vdot(inverse, K)
         inverse *= -0.5 * scale
@@ -411,7 +411,7 @@ def _solve_with_scipy(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, n
     inverse = lapack.dpotri(chol, lower=1, overwrite_c=1)[0]
     inverse = inverse.T  # in the order of C; one of its triangles is zero
     inverse *= 2
-    inverse.flat[:: len(C) + 1] *= 0.5
+    inverse.reshape(-1)[:: len(C) + 1] *= 0.5
     return x, inverse, logdet
 
 

@@ -77,7 +77,7 @@ class Reference:
     def add(self, out: np.ndarray, by_value) -> None:
         """Add derivatives by the parameter to those by θ."""
         if self.position is not None:
-            out[self.position] += np.ravel(by_value)
+            out[self.position] += by_value.ravel() if isinstance(by_value, np.ndarray) else by_value
 
 
 class ScaledNode:
@@ -116,14 +116,14 @@ class NumpyVector:
 
     def __init__(self, vector: ParameterVector):
         self.vector, self.kept, size = vector, vector.kept, len(vector.kept)
-        self.is_log, self.is_interval = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+        self.is_log, self.is_interval = np.zeros(size), np.zeros(size, dtype=bool)
         self.low, self.length, self.size = np.zeros(size), np.ones(size), np.ones(size)
         self.positions = {}
         for entry in vector.entries:
             at, constraint = entry.span, entry.constraint
             self.positions[id(entry.parameter)] = at
             if entry.is_log:
-                self.is_log[at], self.low[at] = True, entry.lower.reshape(-1).numpy()
+                self.is_log[at], self.low[at] = 1.0, entry.lower.reshape(-1).numpy()
             elif constraint is None:
                 self.size[at] = entry.scale.reshape(-1).numpy()
             elif _is_sigmoid(constraint):
@@ -131,6 +131,10 @@ class NumpyVector:
                 self.is_interval[at], self.low[at], self.length[at] = True, low, high - low
             else:
                 raise NoAnalyticForm(f"the constraint {constraint} of {entry.name}")
+        self.has_intervals = bool(self.is_interval.any())
+        self.linear = np.where((self.is_log == 1) | self.is_interval, 0.0, self.size)
+        self.by_kept = self.is_log * self.kept
+        self.log_size = float(np.log(self.size[self.kept]).sum())  # the size of others is 1
 
     def reference(self, module: torch.nn.Module, name: str) -> Reference:
         """Return the position of a parameter of a module in θ, or its constrained value if it is not trained."""
@@ -144,17 +148,17 @@ class NumpyVector:
     def values(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
         """Return θ and dθ/du of all entries, Σ log |dθ/du| of the variables u (len,), and its derivative in all entries."""
         full = self.vector.expand(u)
-        grown = np.exp(np.where(self.is_log, full, 0.0))
-        theta = np.where(self.is_log, self.low + grown, full * self.size)
-        slope = np.where(self.is_log, grown, self.size)
-        log_slope, by_slope = np.where(self.is_log, full, np.log(self.size)), self.is_log.astype(np.float64)
-        if self.is_interval.any():
-            part = self.is_interval
+        grown = np.exp(self.is_log * full)  # 1 where θ is linear in u
+        slope = self.is_log * grown + self.linear
+        theta = self.low + self.is_log * grown + self.linear * full
+        log_slope, by_slope = self.by_kept @ full + self.log_size, self.is_log
+        if self.has_intervals:
+            part, by_slope = self.is_interval, by_slope.copy()
             fraction, rest = expit(full[part]), expit(-full[part])
             theta[part] = self.low[part] + self.length[part] * fraction
             slope[part] = self.length[part] * fraction * rest
-            log_slope[part], by_slope[part] = np.log(slope[part]), rest - fraction
-        return theta, slope, log_slope[self.kept].sum(), by_slope
+            log_slope, by_slope[part] = log_slope + np.log(slope[part & self.kept]).sum(), rest - fraction
+        return theta, slope, log_slope, by_slope
 
 
 def _is_sigmoid(constraint: Interval) -> bool:
@@ -257,7 +261,7 @@ class Variances:
             by_trained = by_variances.sum() if self.log_scale.shape == () else by_variances
             self.log_scale.add(out, 2 * trained * by_trained)
 
-        return np.broadcast_to(trained, (self.num_outputs,)), backward
+        return trained if trained.shape == (self.num_outputs,) else np.full(self.num_outputs, trained), backward
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         value, inner_backward = self.variances(theta)

@@ -173,6 +173,19 @@ def test_parameter_vector_get_and_set_are_inverse(kind):
         np.testing.assert_allclose(vector.get(), x, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+def test_parameter_vector_states_equal_those_set_in_turn(kind):
+    module = Toy([[0.6, 1.0], [2.5, 3.0]], CONSTRAINTS[kind])
+    vector = ParameterVector(module, scales={"raw": torch.tensor([[2.0, 1.0], [3.0, 1e3]])} if kind == "none" else None)
+    vector.keep(np.array([True, False, True, True]))
+    vectors, before = vector.get() + np.random.default_rng(0).uniform(-0.1, 0.1, (5, 3)), module.raw.detach().clone()
+    found = vector.states(vectors)["raw"]
+    assert torch.equal(module.raw.detach(), before)
+    for x, raw in zip(vectors, found, strict=True):
+        vector.set(x)
+        assert torch.equal(vector.state()["raw"], raw)
+
+
 @pytest.mark.parametrize("kind", ["positive", "exponential", "greater", "far", "greater, not enforced"])
 def test_parameter_vector_uses_logarithm_above_lower_bound(kind):
     module = Toy([0.6, 1.0, 2.5], CONSTRAINTS[kind])

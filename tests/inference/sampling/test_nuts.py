@@ -2,12 +2,23 @@
 
 import numpy as np
 import pytest
-from sampler_cases import Gaussian, GlobalState, KnownDensity, correlated, half_plane
-from scipy.stats import truncnorm
+from sampler_cases import Gaussian, GlobalState, KnownDensity, banana, bimodal, correlated, funnel, half_plane
+from scipy.stats import kstest, norm, truncnorm
 
 from ovkgp.exceptions import FactorizationError, FitWarning
+from ovkgp.inference.sampling import nuts
 from ovkgp.inference.sampling.diagnostics import effective_size
-from ovkgp.inference.sampling.nuts import _truncate_to_equal_length, sample_nuts
+from ovkgp.inference.sampling.nuts import (
+    Chain,
+    State,
+    StepSize,
+    is_turning,
+    leapfrog,
+    make_trajectory,
+    needs_mass_adaptation,
+    sample_nuts,
+    truncate_to_equal_length,
+)
 
 
 def standard_errors(values, expected):
@@ -124,7 +135,7 @@ def test_interrupt_before_first_draw_is_raised():
     [([3], (1, 3)), ([0], None), ([10, 0], (1, 10)), ([10, 4], (1, 10)), ([10, 6], (2, 6)), ([10, 10, 7], (3, 7))],
 )
 def test_truncation_keeps_most_draws(lengths, kept):
-    block = _truncate_to_equal_length([list(range(length)) for length in lengths])
+    block = truncate_to_equal_length([list(range(length)) for length in lengths])
     assert (len(block), len(block[0])) == kept if kept else block == []
 
 
@@ -134,3 +145,182 @@ def test_nuts_samples_skewed_density():
 
     sampled = sample_nuts(KnownDensity(function, [0.0]), 500, 200, 2, [5, 6])
     assert standard_errors(np.exp(sampled.u[..., 0]), 2.0) < 4
+
+
+# --- integrator and trajectories ------------------------------------------------------------------------------------
+
+
+def state_of(density, z, r):
+    return State(np.asarray(z, dtype=float), np.asarray(r, dtype=float), *density(np.asarray(z, dtype=float)))
+
+
+def test_leapfrog_is_reversible():
+    density = funnel()
+    begin = state = state_of(density, [0.3, -0.4, 0.8, 0.1], [1.0, -0.5, 0.2, 0.7])
+    for step in [0.1] * 25 + [-0.1] * 25:
+        state = leapfrog(density, state, step)
+    for name in ("z", "r", "gradient"):
+        np.testing.assert_allclose(getattr(state, name), getattr(begin, name), atol=1e-12)
+
+
+def test_leapfrog_preserves_volume():
+    density, size, change = banana(), 2, 1e-5
+
+    def move(point):
+        state = state_of(density, point[:size], point[size:])
+        for _ in range(5):
+            state = leapfrog(density, state, 0.2)
+        return np.concatenate([state.z, state.r])
+
+    at = np.array([0.4, -0.2, 0.9, -1.1])
+    columns = [(move(at + change * e) - move(at - change * e)) / (2 * change) for e in np.eye(4)]
+    assert np.linalg.det(np.array(columns)) == pytest.approx(1.0, abs=1e-8)  # the error of central differences
+
+
+def test_leapfrog_error_is_of_second_order():
+    density = correlated()
+    begin = state_of(density, density.mean + 0.5, [1.0, -0.5, 0.3])
+    errors = []
+    for count in (200, 400):
+        state = begin
+        for _ in range(count):
+            state = leapfrog(density, state, 0.4 / count)
+        errors.append(abs(state.energy - begin.energy))
+    assert errors[0] / errors[1] == pytest.approx(4.0, rel=0.05)
+
+
+def test_trajectory_has_consistent_statistics():
+    density, rng = Gaussian(np.zeros(3), np.eye(3)), np.random.default_rng(0)
+    state = state_of(density, density.mean, np.zeros(3))
+    for _ in range(20):
+        tree, energy = make_trajectory(density, state, 0.1, rng)
+        assert 1 <= tree.n_steps <= 2**10 - 1 and 0 < tree.acceptance <= tree.n_steps
+        assert tree.proposal.energy == pytest.approx(energy, abs=0.05)  # conserved up to O(step²)
+        assert tree.turning and not tree.diverging
+        state = tree.proposal
+
+
+def test_is_turning_by_either_end():
+    forward, backward = np.array([1.0, 0.1]), np.array([-1.0, 0.1])
+    assert not is_turning(forward, forward, forward)
+    assert is_turning(forward, backward, forward) and is_turning(forward, forward, backward)
+
+
+def test_step_size_reaches_target_acceptance():
+    step = StepSize(1.0, 0.8)
+    for _ in range(2000):
+        step.update(float(np.exp(-step.value)))  # crosses 0.8 at −log 0.8
+    assert step.average == pytest.approx(-np.log(0.8), rel=0.05)
+
+
+# --- densities with known moments -----------------------------------------------------------------------------------
+# Means are compared with 4 Monte Carlo standard errors: 1 of 16 000 correct comparisons fails, and seeds are fixed.
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_nuts_draws_have_quantiles_of_scaled_gaussian(scale):
+    covariance = scale**2 * np.array([[1.0, 0.95], [0.95, 1.0]])
+    sampled = sample_nuts(Gaussian(scale * np.array([3.0, -2.0]), covariance), 500, 200, 2, [1, 2])
+    for i in range(2):
+        for level in (0.05, 0.5, 0.95):
+            below = sampled.u[..., i] < norm(scale * [3.0, -2.0][i], scale).ppf(level)
+            assert standard_errors(below.astype(float), level) < 4
+
+
+def test_nuts_samples_one_variable():
+    sampled = sample_nuts(Gaussian([2.0], [[9.0]]), 1000, 100, 2, [1, 2])
+    assert kstest(sampled.flat[::5, 0], norm(2, 3).cdf).pvalue > 1e-3
+
+
+def test_nuts_samples_funnel():
+    sampled = sample_nuts(funnel(), 1500, 500, 2, [1, 2], target_accept=0.9)
+    v = sampled.u[..., 0]
+    assert standard_errors(v, 0.0) < 4 and standard_errors(v**2, 1.0) < 4
+    assert standard_errors((v < -1).astype(float), norm.cdf(-1)) < 4  # its narrow part
+    scaled = sampled.u[..., 1] * np.exp(-v / 2)
+    assert standard_errors(scaled**2, 1.0) < 4
+
+
+def test_nuts_reports_divergences_of_narrow_funnel():
+    sampled = sample_nuts(funnel(width=3.0), 300, 300, 2, [1, 2])
+    assert sampled.stats["diverging"].sum() > 5
+
+
+def test_nuts_samples_banana():
+    sampled = sample_nuts(banana(), 1500, 500, 2, [3, 4])
+    a, b = sampled.u[..., 0], sampled.u[..., 1]
+    assert standard_errors(a, 0.0) < 4 and standard_errors(a**2, 1.0) < 4
+    assert standard_errors(b, 0.5) < 4 and standard_errors((b - 0.5) ** 2, 0.59) < 4
+
+
+def test_nuts_visits_both_modes():
+    sampled = sample_nuts(bimodal(), 1500, 500, 4, [1, 2, 3, 4])
+    u = sampled.u[..., 0]
+    assert standard_errors(u, 0.3 * 2 - 0.7 * 2) < 4 and standard_errors(u**2, 5.0) < 4
+    assert standard_errors((u > 0).astype(float), 0.3 * norm.cdf(2) + 0.7 * norm.cdf(-2)) < 4
+
+
+def test_nuts_transitions_keep_joint_distribution():
+    """Geweke (2004): θ drawn given data by one transition, and data given θ, in turn, keep the prior N(0, I) of θ."""
+    rng, precision, theta, kept = np.random.default_rng(0), 4.0, np.zeros(2), []
+    for seed in range(1500):
+        y = theta + rng.standard_normal(2) / np.sqrt(precision)
+        posterior = Gaussian(precision * y / (1 + precision), np.eye(2) / (1 + precision))
+        state = state_of(posterior, theta, np.zeros(2))
+        tree, _ = make_trajectory(posterior, state, 0.6, np.random.default_rng(seed))  # 1.3 standard deviations
+        theta = tree.proposal.z
+        kept.append(theta)
+    kept = np.array(kept)[None]
+    for i in range(2):
+        assert standard_errors(kept[..., i], 0.0) < 4 and standard_errors(kept[..., i] ** 2, 1.0) < 4
+
+
+# --- adaptation of the mass -----------------------------------------------------------------------------------------
+
+
+def count_changes(density, monkeypatch, tune=500):
+    """Return how often the coordinates of a chain change."""
+    count, rescale = [0], Chain._rescale
+
+    def counted(self, window):
+        count[0] += 1
+        rescale(self, window)
+
+    monkeypatch.setattr(Chain, "_rescale", counted)
+    sampled = sample_nuts(density, 100, tune, 1, [1])
+    return count[0], sampled
+
+
+def test_mass_is_kept_where_laplace_fits(monkeypatch):
+    density = correlated()
+    assert count_changes(density, monkeypatch)[0] == 0
+    few = density.evaluations
+    sample_nuts(density, 100, 100, 1, [1])
+    assert density.evaluations - few == few  # the warm-up ends when the first window fits
+
+
+def test_mass_is_adapted_where_laplace_does_not_fit(monkeypatch):
+    def function(u):  # a narrow peak with a tenth of the mass of a wide Gaussian: the curvature is that of the peak
+        logs = np.array([np.log(0.1 / 0.15**2), 0.0]) - (u @ u) * np.array([1 / 0.15**2, 1.0]) / 2
+        value = np.logaddexp(*logs)
+        return value, -u * (np.exp(logs - value) @ np.array([1 / 0.15**2, 1.0]))
+
+    changes, sampled = count_changes(KnownDensity(function, [0.01, 0.01]), monkeypatch)
+    assert changes >= 2
+    assert sampled.flat.std() == pytest.approx(np.sqrt((0.1 * 0.15**2 + 1) / 1.1), rel=0.25)
+
+
+def test_needs_mass_adaptation_by_variance_energy_and_divergences():
+    rng = np.random.default_rng(0)
+
+    def window(scale=1.0, energy=None, diverging=0):
+        energies = rng.standard_normal(70) if energy is None else energy
+        return [
+            nuts.Transition(scale * rng.standard_normal(2), None, 0.0, energies[i], 0.8, 3, 1.0, i < diverging)
+            for i in range(70)
+        ]
+
+    assert not needs_mass_adaptation(window())
+    assert needs_mass_adaptation(window(scale=3.0)) and needs_mass_adaptation(window(scale=0.3))
+    assert needs_mass_adaptation(window(energy=np.linspace(0, 5, 70)))  # a slow walk in energy
+    assert not needs_mass_adaptation(window(diverging=3)) and needs_mass_adaptation(window(diverging=4))

@@ -1,5 +1,6 @@
 """Posteriors of hyperparameters, from the model to the ArviZ object."""
 
+import pickle
 import subprocess
 import sys
 import warnings
@@ -26,7 +27,7 @@ from ovkgp.inference.sampling.arviz_data import DrawGroups, point_arviz, to_arvi
 from ovkgp.inference.sampling.diagnostics import effective_size
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.variational.gp import VariationalGP
-from ovkgp.kernels import DecomposableKernel
+from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 GROUPS = {
     "posterior",
@@ -417,15 +418,16 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.sampling import nuts
 X = torch.linspace(0, 6, 15, dtype=torch.float64).unsqueeze(-1)
-whole = nuts.RecordingNUTS.transition
+nuts.count_workers = lambda chains, seconds: 1
+move = nuts.Chain._move
 count = 0
-def transition(self, params):  # the process sends itself SIGINT when the first chain has made 30 draws
+def interrupt(self, step):  # the process sends itself SIGINT when the first chain has made 30 draws
     global count
     count += 1
-    if count == 30:
+    if count == 60:
         os.kill(os.getpid(), signal.SIGINT)
-    return whole(self, params)
-nuts.RecordingNUTS.transition = transition
+    return move(self, step)
+nuts.Chain._move = interrupt
 gp = OperatorValuedGP(ScaleKernel(RBFKernel()), mean="zero")
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -443,19 +445,81 @@ def test_sigint_returns_draws_so_far():
     assert 28 <= draws <= 31 and rest == "1 True"
 
 
-def test_interrupt_during_groups_keeps_draws(monkeypatch):
+def test_groups_are_computed_when_they_are_read(monkeypatch):
+    X, Y = curve()
+    computed, functions = [], {name: getattr(arviz_data, name) for name in ("log_likelihoods", "draw_replicates")}
+    for name, function in functions.items():
+
+        def counted(gp, raw, *args, name=name, function=function, **options):
+            computed.append((name, next(iter(raw.values())).shape[1]))
+            return function(gp, raw, *args, **options)
+
+        monkeypatch.setattr(arviz_data, name, counted)
+    data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
+    assert computed == [("log_likelihoods", 1), ("draw_replicates", 1)]  # one draw, to see whether they can be computed
+    repr(data), arviz.summary(data), data["log_likelihood"].sizes
+    assert len(computed) == 2
+    first = data["log_likelihood"]["y"].values
+    assert computed[2:] == [("log_likelihoods", 30)]
+    assert data["log_likelihood"]["y"].values is first or (data["log_likelihood"]["y"].values == first).all()
+    assert data["posterior_predictive"]["y"].mean() and computed[3:] == [("draw_replicates", 30)]
+
+
+def test_groups_do_not_depend_on_later_changes():
+    X, Y = curve()
+    gp = one_output()
+    data, other = (sample_hyperparameters(gp, X, Y, "laplace", **OPTIONS) for _ in range(2))
+    expected = {
+        name: other[name].load().copy(deep=True) for name in ("prior", "log_likelihood", "posterior_predictive")
+    }
+    copied, sent = deepcopy(data), pickle.loads(pickle.dumps(data))
+    Y += 5.0
+    X *= 2.0
+    gp.kernel.outputscale = 100.0
+    for name, group in expected.items():
+        for found in (data, copied, sent):
+            assert group.equals(_dataset(found[name]))
+
+
+def test_interrupt_while_a_group_is_read_keeps_draws(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     X, Y = curve()
-    monkeypatch.setattr(arviz_data, "log_likelihoods", interrupted)
-    with pytest.warns(FitWarning, match="draws are kept"):
-        data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
-    assert data["posterior"]["noise"].shape == (1, 30) and "interrupted" in data["posterior"].attrs["log_likelihood"]
-    monkeypatch.setattr(arviz_data, "draw_prior", interrupted)
-    with pytest.warns(FitWarning, match="prior is omitted"):
-        data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
-    assert "prior" not in names_of(data) and "interrupted" in data["posterior"].attrs["prior"]
+    data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
+    with monkeypatch.context() as patched:
+        patched.setattr(arviz_data, "log_likelihoods", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            data["log_likelihood"]["y"].to_numpy()
+    assert data["posterior"]["noise"].shape == (1, 30) and np.isfinite(data["log_likelihood"]["y"].values).all()
+
+
+@pytest.mark.parametrize("case", ["kronecker", "missing", "known", "independent", "features"])
+def test_replicates_have_joint_covariance_of_posterior(case):
+    gp, X, Y = two_outputs(n=5)
+    known = (
+        torch.rand(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64) if case == "known" else None
+    )
+    if case == "missing":
+        Y[1] = torch.nan
+        Y[3, 0] = torch.nan
+    if case == "independent":
+        gp = OperatorValuedGP(IndependentKernel([ScaleKernel(RBFKernel()), RBFKernel()]))
+    if case == "features":
+        gp = OperatorValuedGP(gp.kernel, features=ORFF(gp.kernel, 20, random_state=0))
+    gp.noise_model.set(torch.tensor([0.1, 0.3], dtype=torch.float64))
+    count = 1000
+    raw = {name: np.repeat(p.detach().numpy()[None, None], count, 1) for name, p in gp.named_parameters()}
+    prediction = gp.condition(X, Y, noise=known).predict(X, "full", noise=known is None)
+    expected = prediction.cov.numpy()
+    if known is not None:
+        expected = expected + np.diag(known.numpy().ravel())
+    found = arviz_data.draw_replicates(gp, raw, X, Y, known, random_state=0).reshape(count, -1)
+    deviations = np.sqrt(expected.diagonal())
+    np.testing.assert_allclose(found.mean(0), prediction.mean.flatten(), atol=4.5 * deviations.max() / np.sqrt(count))
+    # entries of a sample covariance have standard errors of at most √2 σ_i σ_j / √count
+    errors = (np.cov(found, rowvar=False) - expected) / np.outer(deviations, deviations)
+    assert np.abs(errors).max() < 4.5 * np.sqrt(2 / count)
 
 
 def test_matern_kernel_with_column_names_is_sampled():

@@ -19,6 +19,7 @@ from ovkgp.inference.sampling.nuts import sample_nuts
 from ovkgp.inference.sampling.prior_predictive import draw_prior, set_parameters
 from ovkgp.inference.sampling.svi import sample_svi
 from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.training.priors import get_variances, set_variances
 
 NAMES = ("lengthscale", "outputscale", "noise")
 PRIORS = {"lengthscale": (0.0, 0.5), "outputscale": (0.0, 0.7), "noise": (-2.0, 0.7)}
@@ -35,9 +36,7 @@ def ours():
     base = RBFKernel(lengthscale_prior=prior("lengthscale"), lengthscale_constraint=Positive())
     kernel = ScaleKernel(base, outputscale_prior=prior("outputscale"), outputscale_constraint=Positive())
     gp = OperatorValuedGP(kernel, mean="zero", noise="shared")
-    gp.noise_model.register_prior(
-        "noise_prior", prior("noise"), lambda noise: noise.variances, lambda noise, value: noise.set(value)
-    )
+    gp.noise_model.register_prior("noise_prior", prior("noise"), get_variances, set_variances)
     return gp
 
 
