@@ -42,10 +42,10 @@ def list_fit_problems(estimator) -> list[str]:
 
 def _copied_rows(X: np.ndarray, Y: np.ndarray) -> list[str]:
     rows = np.c_[X, np.nan_to_num(Y, nan=np.inf)]
-    num_copies = len(rows) - len(np.unique(rows, axis=0))
-    num_distinct = min(len(np.unique(column[np.isfinite(column)])) for column in Y.T)
-    if num_copies <= MAX_COPIED_FRACTION * len(rows) or num_distinct < MIN_DISTINCT_FRACTION * (len(rows) - num_copies):
-        return []
+    num_distinct, num_inputs = (len(np.unique(part, axis=0)) for part in (rows, X))
+    num_copies = len(rows) - num_distinct
+    if num_copies <= MAX_COPIED_FRACTION * len(rows) or num_distinct > num_inputs:
+        return []  # rows with the same inputs differ in their outputs, as repeated measurements and labels do
     return [
         f"{pluralize(num_copies, 'row')} of {len(rows)} are exact copies of others, from which the model infers too little noise. Remove copies (a join may have made them)."
     ]

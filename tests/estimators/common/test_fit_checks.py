@@ -36,7 +36,7 @@ def test_repeated_labels_are_not_copies():
 
 def test_signal_that_is_taken_for_noise_is_reported():
     x = np.linspace(0, 1, 200)[:, None]
-    y = np.sin(8 * x[:, 0])
+    y = np.sin(8 * x[:, 0]) + 0.05 * np.random.default_rng(0).standard_normal(200)
     model = ovkgp.GPRegressor("independent", random_state=0).fit(x, y)
     assert model.list_problems() == []
     model.noise_ = np.array([[np.var(y)]])  # as if training had ended at a bad optimum
