@@ -71,7 +71,7 @@ def test_widened_intervals_of_heldout_rows_have_nominal_coverage(fitted):
     found = calibrate_quantiles(fitted, model, side, fitted.lam_, fitted.function_.weights, 0)
     curves, index = heldout(fitted)
     margin = found.margins[np.abs(found.levels - 0.9).argmin()]
-    low, high = np.sort(curves, axis=1).T + [[-margin], [margin]]
+    low, high = np.sort(curves, axis=1).T + np.array([[-margin], [margin]])
     y = model.rows.y[index]
     assert ((low <= y + 1e-12) & (y <= high + 1e-12)).sum() == 49
 
