@@ -76,10 +76,12 @@ def quantile_tables(
         *("table", "ours", "calibrate=False", "linear", "ours / linear"),
         *("coverage", "calibrate=False", "linear", "CPU-s a fit"),
     )
-    found = {name: _cross_validate(*load(Path(folder) / "quantile" / f"{name}.csv"), seeds) for name in names}
-    means = np.array([_print_table(name, scores) for name, scores in found.items()])
-    _print_means("mean", means.mean(0))
-    return _table_claims(found, means.mean(0))
+    found, means = {}, []
+    for name in names:
+        found[name] = _cross_validate(*load(Path(folder) / "quantile" / f"{name}.csv"), seeds)
+        means.append(_print_table(name, found[name]))
+    _print_means("mean", np.mean(means, 0))
+    return _table_claims(found, np.mean(means, 0))
 
 
 def _cross_validate(X: np.ndarray, y: np.ndarray, seeds: Sequence[int]) -> list[Scores]:
