@@ -1,4 +1,4 @@
-"""Calibration of quantiles by conformalized quantile regression (Romano, Patterson and Candès, 2019).
+"""QuantileCalibration of quantiles by conformalized quantile regression (Romano, Patterson and Candès, 2019).
 
 Curves are fitted too closely to their own rows. For each held-out fifth of the rows, e_i = max(q_θ'(x_i) − y_i, y_i −
 q_θ(x_i)) is the distance of y_i from the interval between the levels θ' = 1 − θ and θ of the fit to the rest. The
@@ -37,7 +37,7 @@ MAX_ROWS_OF_ALL_FOLDS = 5000
 
 @storable_record
 @dataclass(frozen=True)
-class Calibration:
+class QuantileCalibration:
     """Margins c (k,) at increasing levels θ (k,) above one half, in standardized units; negative if curves are too far apart."""
 
     levels: np.ndarray
@@ -52,14 +52,14 @@ class Calibration:
 
 def calibrate_quantiles(
     options, model: QuantileModel, side: TaskSide, lam: float, weights: Tensor, seed: int
-) -> Calibration:
-    """Compute the `Calibration` of a solution W (r, q) at λ, by fits to the rows outside each fold, in loose solutions.
+) -> QuantileCalibration:
+    """Compute the `QuantileCalibration` of a solution W (r, q) at λ, by fits to the rows outside each fold, in loose solutions.
 
     `options` are those of an `InfiniteQuantileRegressor`.
     """
     levels = _upper_levels(options)
     if not len(levels):
-        return Calibration(levels, np.zeros(0))
+        return QuantileCalibration(levels, np.zeros(0))
     predicted, index = predict_heldout(options, model, side, lam, weights, seed, np.r_[1 - levels[::-1], levels])
     return compute_margins(model.rows.select(index), np.sort(predicted, axis=1), levels)
 
@@ -92,7 +92,7 @@ def predict_heldout(
     return np.concatenate(found), np.concatenate(folds)
 
 
-def compute_margins(rows: QuantileRows, predicted: np.ndarray, levels: np.ndarray) -> Calibration:
+def compute_margins(rows: QuantileRows, predicted: np.ndarray, levels: np.ndarray) -> QuantileCalibration:
     """Compute margins (k,) from increasing curves (n, 2k) of held-out rows at 1 − θ, in reverse order, and at θ (k,)."""
     k = len(levels)
     outside = np.maximum(predicted[:, k - 1 :: -1] - rows.y[:, None], rows.y[:, None] - predicted[:, k:])
@@ -100,4 +100,4 @@ def compute_margins(rows: QuantileRows, predicted: np.ndarray, levels: np.ndarra
     margins = [
         weighted_quantiles(e, rows.weights, level[None])[0] for e, level in zip(outside.T, coverage, strict=True)
     ]
-    return Calibration(levels, np.array(margins))
+    return QuantileCalibration(levels, np.array(margins))

@@ -41,7 +41,7 @@ from ovkgp.estimators.common.validation import (
     output_names,
     raise_input_errors,
 )
-from ovkgp.estimators.quantiles.conformal import Calibration, calibrate_quantiles
+from ovkgp.estimators.quantiles.conformal import QuantileCalibration, calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
     DEFAULT_LEVELS,
@@ -173,7 +173,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         Lengthscale of the inputs in standard deviations; None for a kernel object.
     residual_scale_ : float
         s, in original units.
-    calibration_ : Calibration
+    calibration_ : QuantileCalibration
         Margins of the curves in standardized units, if calibrated.
     lam_path_ : QuantilePath
         Held-out loss at each λ of the path, if `lam="auto"`.
@@ -422,7 +422,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         std = float(self.scaling_.output_scale[0]) * self._std(X, torch.from_numpy(levels))
         return (found[:, 0], std[:, 0]) if one else (found, std)
 
-    def _find_calibration(self, calibrate: bool | None) -> Calibration | None:
+    def _find_calibration(self, calibrate: bool | None) -> QuantileCalibration | None:
         """Return the calibration of a prediction, None if it has none."""
         if calibrate not in (None, True, False):
             raise InputError(f"calibrate must be True, False or None, got {calibrate!r}.")

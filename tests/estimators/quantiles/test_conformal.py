@@ -7,7 +7,7 @@ import torch
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.estimators import InfiniteQuantileRegressor
 from ovkgp.estimators.quantiles import conformal
-from ovkgp.estimators.quantiles.conformal import Calibration, calibrate_quantiles, compute_margins, predict_heldout
+from ovkgp.estimators.quantiles.conformal import QuantileCalibration, calibrate_quantiles, compute_margins, predict_heldout
 from ovkgp.estimators.quantiles.model import rebuild_model
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.inference.tasks.problem import TaskProblem
@@ -77,7 +77,7 @@ def test_widened_intervals_of_heldout_rows_have_nominal_coverage(fitted):
 
 
 def test_shifts_are_antisymmetric_and_interpolated():
-    calibration = Calibration(np.array([0.7, 0.9]), np.array([0.2, 0.4]))
+    calibration = QuantileCalibration(np.array([0.7, 0.9]), np.array([0.2, 0.4]))
     levels = torch.tensor([0.01, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999], dtype=torch.float64)
     expected = [-0.4, -0.4, -0.2, 0.0, 0.1, 0.2, 0.3, 0.4, 0.4]
     np.testing.assert_allclose(calibration.shifts(levels), expected, atol=1e-12)
