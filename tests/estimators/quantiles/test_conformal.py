@@ -7,7 +7,12 @@ import torch
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.estimators import InfiniteQuantileRegressor
 from ovkgp.estimators.quantiles import conformal
-from ovkgp.estimators.quantiles.conformal import QuantileCalibration, calibrate_quantiles, compute_margins, predict_heldout
+from ovkgp.estimators.quantiles.conformal import (
+    QuantileCalibration,
+    calibrate_quantiles,
+    compute_margins,
+    predict_heldout,
+)
 from ovkgp.estimators.quantiles.model import rebuild_model
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.inference.tasks.problem import TaskProblem
