@@ -9,6 +9,7 @@ likelihood exp(−loss/λ) it is the posterior mode: a Gaussian process of quant
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -41,8 +42,9 @@ from ovkgp.estimators.common.validation import (
     output_names,
     raise_input_errors,
 )
-from ovkgp.estimators.quantiles.conformal import QuantileCalibration, calibrate_quantiles
+from ovkgp.estimators.quantiles.conformal import calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
+from ovkgp.estimators.quantiles.distribution import QuantileDistribution
 from ovkgp.estimators.quantiles.model import (
     DEFAULT_LEVELS,
     REARRANGEMENT_LEVELS,
@@ -75,7 +77,6 @@ from ovkgp.estimators.quantiles.rows import (
 from ovkgp.estimators.quantiles.summary import summarize_quantiles
 from ovkgp.estimators.storage.storage import SavableMixin, storable
 from ovkgp.exceptions import FitWarning, InputError
-from ovkgp.inference.tasks.quantile_distribution import LevelDistribution
 from ovkgp.inference.tasks.sandwich import Sandwich
 
 MIN_ROWS_FOR_STD = 20  # number of rows below which standard deviations of the curves come with a warning
@@ -342,11 +343,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         try:
             self.calibration_ = calibrate_quantiles(self, model, side, self.lam_, self.function_.weights, self._seed)
         except KeyboardInterrupt:
-            warnings.warn(
-                "The calibration was interrupted; the quantiles are not calibrated. Call fit again.",
-                FitWarning,
-                stacklevel=3,
-            )
+            message = "The calibration was interrupted; the quantiles are not calibrated. Call fit again."
+            warnings.warn(message, FitWarning, stacklevel=3)
 
     def _validate_data(self, X, y, sample_weight) -> QuantileRows:
         """Check the data and reset the last fit."""
@@ -407,8 +405,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         """
         X = self._inputs(X)
         levels = check_levels(0.5 if quantiles is None else quantiles)
-        calibration = self._find_calibration(calibrate)
-        shifts = None if calibration is None else calibration.shifts
+        shifts = self._find_shifts(calibrate)
         found = self.scaling_.mean(compute_curves(self, X, torch.from_numpy(levels), shifts))
         one = np.ndim(quantiles) == 0
         if not return_std:
@@ -422,15 +419,14 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         std = float(self.scaling_.output_scale[0]) * self._std(X, torch.from_numpy(levels))
         return (found[:, 0], std[:, 0]) if one else (found, std)
 
-    def _find_calibration(self, calibrate: bool | None) -> QuantileCalibration | None:
-        """Return the calibration of a prediction, None if it has none."""
+    def _find_shifts(self, calibrate: bool | None) -> Callable[[Tensor], Tensor] | None:
+        """Return the shifts of the curves of a calibrated prediction, None if it is not calibrated."""
         if calibrate not in (None, True, False):
             raise InputError(f"calibrate must be True, False or None, got {calibrate!r}.")
         if calibrate and not hasattr(self, "calibration_"):
-            model, side = rebuild_model(self)
-            self.calibration_ = calibrate_quantiles(self, model, side, self.lam_, self.function_.weights, self._seed)
-        is_used = self.calibrate if calibrate is None else calibrate
-        return getattr(self, "calibration_", None) if is_used else None
+            self._calibrate(*rebuild_model(self))
+        is_calibrated = (self.calibrate if calibrate is None else calibrate) and hasattr(self, "calibration_")
+        return self.calibration_.shifts if is_calibrated else None
 
     def predict_interval(self, X, level=0.95, calibrate=None) -> tuple[np.ndarray, np.ndarray]:
         """Predict the central interval that contains y with probability `level`.
@@ -604,49 +600,3 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         super().save(path)
 
     save.__doc__ = SavableMixin.save.__doc__
-
-
-class QuantileDistribution:
-    """Distributions of m observations from quantiles (m, k) at levels (k,), as NumPy arrays; see `LevelDistribution`."""
-
-    def __init__(self, levels: np.ndarray, quantiles: np.ndarray):
-        self._found = LevelDistribution(torch.from_numpy(levels), torch.from_numpy(quantiles))
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @property
-    def levels(self) -> np.ndarray:
-        """Levels (k,) of the quantiles."""
-        return self._found.levels.numpy()
-
-    @property
-    def quantiles(self) -> np.ndarray:
-        """Quantiles (m, k)."""
-        return self._found.quantiles.numpy()
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Means (m,)."""
-        return self._found.mean.numpy()
-
-    @property
-    def std(self) -> np.ndarray:
-        """Standard deviations (m,)."""
-        return self._found.std.numpy()
-
-    def quantile(self, levels) -> np.ndarray:
-        """Compute quantiles (m, q) at levels (q,), shared by all rows, or (m, q)."""
-        return self._found.quantile(levels).numpy()
-
-    def cdf(self, y) -> np.ndarray:
-        """Compute P(Y ≤ y), (m, q), at y (q,), shared by all rows, or (m, q)."""
-        return self._found.cdf(y).numpy()
-
-    def density(self, y) -> np.ndarray:
-        """Compute the density (m, q) at y (q,) or (m, q); infinite at an atom."""
-        return self._found.density(y).numpy()
-
-    def sample(self, num_samples: int, random_state=None) -> np.ndarray:
-        """Draw independent samples (m, num_samples)."""
-        return self._found.sample(num_samples, random_state).numpy()

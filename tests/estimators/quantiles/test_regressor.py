@@ -282,18 +282,6 @@ def test_noncrossing_penalty_raises_for_streamed_features(sine, monkeypatch):
 # --- predictions and scores -----------------------------------------------------------------------------------------
 
 
-def test_distribution_has_the_predicted_quantiles(fitted, sine):
-    distribution = fitted.predict_distribution(sine.X[:5])
-    np.testing.assert_allclose(
-        distribution.quantile(torch.tensor(LEVELS, dtype=torch.float64)), fitted.predict(sine.X[:5], LEVELS)
-    )
-    inside = distribution.cdf(torch.from_numpy(fitted.predict(sine.X[:5], LEVELS)))
-    np.testing.assert_allclose(inside, np.broadcast_to(LEVELS, (5, 5)), atol=1e-8)
-    arrays = [inside, distribution.mean, distribution.std, distribution.quantile(LEVELS), distribution.density([0.0])]
-    arrays += [distribution.sample(3, random_state=0), distribution.levels, distribution.quantiles]
-    assert all(type(array) is np.ndarray for array in arrays) and len(distribution) == 5
-
-
 @pytest.mark.parametrize("level", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_calibrated_intervals_have_nominal_coverage(level):
     """Few rows and many inputs, where uncalibrated intervals are far too narrow."""
