@@ -68,6 +68,7 @@ def _ours(X: np.ndarray, y: np.ndarray, nodes: torch.Tensor) -> InfiniteQuantile
         lam=LAM,
         measure=TaskMeasure(nodes),
         noncrossing=None,
+        calibrate=False,
         prior_mean="zero",
         intercept=False,
     ).fit(X, y)

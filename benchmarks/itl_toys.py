@@ -118,6 +118,7 @@ def _small(num_rows: int, num_tasks: int, strength: float, seed: int):
         num_tasks=num_tasks,
         noncrossing="penalty" if strength else None,
         lam_nc=strength,
+        calibrate=False,
         prior_mean="zero",
     )
     return model.fit(X, y), X, y
@@ -137,7 +138,9 @@ def _against_oracle(num_rows: int, seeds: Sequence[int]) -> list[Claim]:
         X, y, _ = make_sine_quantiles(num_rows, random_state=seed)
         test = make_sine_quantiles(1000, random_state=1000 + seed)
         spent, model = timed(
-            lambda X=X, y=y: InfiniteQuantileRegressor(num_frequencies=100, noncrossing=None, random_state=0).fit(X, y)
+            lambda X=X, y=y: InfiniteQuantileRegressor(
+                num_frequencies=100, noncrossing=None, calibrate=False, random_state=0
+            ).fit(X, y)
         )
         excesses.append(_excess(model, test, FIVE))
         shares.append(model.crossing(test.X).share)
@@ -224,7 +227,9 @@ def lt136(
 
 
 def _sine_model(num_tasks: int, **options) -> InfiniteQuantileRegressor:
-    return InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-4, num_tasks=num_tasks, random_state=0, **options)
+    return InfiniteQuantileRegressor(
+        lengthscale=0.5, lam=1e-4, num_tasks=num_tasks, calibrate=False, random_state=0, **options
+    )
 
 
 def _sweep_figure(folder: Path, models: dict, test: QuantileSample) -> Path:

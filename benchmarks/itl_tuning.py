@@ -60,6 +60,7 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
             task_lengthscale=self.task_lengthscale,
             tol=1e-3,
             max_iter=self.max_iter,
+            calibrate=False,
             random_state=0,
         ).fit(X, y)
         return self

@@ -45,6 +45,26 @@ def test_table_is_omitted_without_data(benchmark_of, capsys):
     assert "OVKGP_DATA" in capsys.readouterr().out
 
 
+def test_defaults_are_measured_with_data(benchmark_of, capsys, tables):
+    claims = benchmark_of("itl_defaults").quantile_tables(tables, names=("crabs", "topo"))
+    check_experiment(claims, capsys.readouterr().out, [])
+
+
+def test_defaults_are_omitted_without_data(benchmark_of, capsys):
+    assert benchmark_of("itl_defaults").quantile_tables(None) == []
+    assert "OVKGP_DATA" in capsys.readouterr().out
+
+
+def test_defaults_find_sines(benchmark_of, capsys):
+    claims = benchmark_of("itl_defaults").quantile_sines(settings=2, sizes=(60,))
+    check_experiment(claims, capsys.readouterr().out, ["within .01 of the best mode in 2"])
+
+
+def test_defaults_fit_more_rows(benchmark_of, capsys):
+    claims = benchmark_of("itl_defaults").quantile_rows(sizes=(200, 400), exact=100, target=200)
+    check_experiment(claims, capsys.readouterr().out, ["200 rows in"])
+
+
 def test_excess_of_true_quantiles_is_zero(benchmark_of):
     toys = benchmark_of("itl_toys")
     sample = toys.make_sine_quantiles(50, random_state=0)

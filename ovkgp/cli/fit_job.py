@@ -108,11 +108,7 @@ class FitJob:
         if is_streamed:
             rows = replace(self.table, verbose=0).stream()  # the estimator shows progress itself
             return estimator.fit_stream(rows.shard(ranks.rank, ranks.size), **options)
-        estimator.fit(X, Y, **options)
-        if not was_interrupted(estimator):
-            with suppress(KeyboardInterrupt):  # it was counted, and the model itself is complete
-                estimator.complete()
-        return estimator
+        return estimator.fit(X, Y, **options)
 
     def _set_run_options(self, estimator: BaseEstimator, ranks: Ranks) -> BaseEstimator:
         """Set seed, progress and distribution of this run, if the estimator has them."""

@@ -75,8 +75,7 @@ def coverage(estimator, X=None, Y=None, levels=LEVELS, *, groups="rows") -> Cove
     Parameters
     ----------
     estimator, X, Y, groups
-        As for `pit_values`. The intervals of an `InfiniteQuantileRegressor` are those between its curves, before the calibration of
-        `predict_interval`.
+        As for `pit_values`.
     levels : array-like of shape (k,), default=(0.05, 0.1, ..., 0.95)
         Levels strictly between 0 and 1.
 

@@ -229,7 +229,7 @@ def test_fit_interrupted_in_calibration_keeps_model(tmp_path, monkeypatch):
     def stop(*args):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(ovkgp.InfiniteQuantileRegressor, "predict_interval", stop)
+    monkeypatch.setattr("ovkgp.estimators.quantiles.regressor.calibrate_quantiles", stop)
     quick = ["--set", "lam=0.01", "--set", "lengthscale=1.0", "--set", "num_tasks=5"]
     table = small_table(tmp_path / "t.csv")
     result = invoke("fit", "quantiles", table, "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m", *quick)
@@ -240,7 +240,7 @@ def test_fit_stores_calibration_of_intervals(tmp_path, monkeypatch):
     quick = ["--set", "lam=0.01", "--set", "lengthscale=1.0", "--set", "num_tasks=5"]
     table = small_table(tmp_path / "t.csv")
     succeed("fit", "quantiles", table, "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m", *quick)
-    monkeypatch.setattr("ovkgp.estimators.quantiles.regressor.fit_folds", interrupt)
+    monkeypatch.setattr("ovkgp.estimators.quantiles.regressor.calibrate_quantiles", interrupt)
     lower, upper = ovkgp.load(tmp_path / "m").predict_interval(pd.DataFrame({"a": [1.0]}), 0.8)
     assert lower < upper
 

@@ -249,9 +249,6 @@ class Estimator(SavableMixin, BaseEstimator):
         """Return why a fit with these options needs all rows in memory; None if it supports `fit_stream`."""
         return "only GPRegressor and ORFFRidge can be fitted in chunks"
 
-    def complete(self) -> None:
-        """Compute what predictions would compute at their first call, so that a model file contains it."""
-
 
 def _check_names(names: Iterable[str], kind: type[Estimator]) -> None:
     known = kind._get_param_names()

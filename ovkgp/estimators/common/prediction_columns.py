@@ -1,7 +1,7 @@
 """Predictions of a fitted model as named columns of a table, as `Estimator.prediction_columns` returns them.
 
 regressors           NAME_mean, NAME_std, NAME_q05, … per output; NAME_low and NAME_high if a level is given
-quantile regressors  NAME_q05, …, and NAME_low, NAME_high, an interval calibrated by cross-validation
+quantile regressors  NAME_q05, …, and NAME_low, NAME_high, an interval
 classifiers          NAME_class, and NAME_decision or the probability NAME_p_LABEL of each class
 level sets           inlier, and the largest level whose set contains the row
 """

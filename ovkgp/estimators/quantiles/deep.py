@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from ovkgp.estimators.common.named_kernels import random_features
 from ovkgp.estimators.common.task_options import InterceptFactor, task_kernel
-from ovkgp.estimators.quantiles.model import QuantileModel, TaskSide, complete_model
+from ovkgp.estimators.quantiles.model import QuantileModel, TaskSide, complete_model, is_auto
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.exceptions import InputError
 from ovkgp.inference.tasks.factors import FeatureFactor
@@ -59,7 +59,8 @@ def build_deep_model(options, rows: QuantileRows, side: TaskSide, lam: float, se
     with torch.no_grad():
         first = _network_outputs(network.eval(), X)
     lengthscale = "median" if isinstance(options.lengthscale, str) else options.lengthscale
-    num_frequencies = DEFAULT_NUM_FREQUENCIES if options.num_frequencies is None else options.num_frequencies
+    is_default = options.num_frequencies is None or is_auto(options.num_frequencies)
+    num_frequencies = DEFAULT_NUM_FREQUENCIES if is_default else options.num_frequencies
     features = random_features(task_kernel(options.kernel, lengthscale, first), first.shape[1], num_frequencies, seed)
     factor = DeepFactor(network, FeatureFactor(features.double()))
     inputs = InterceptFactor(factor) if options.intercept else factor

@@ -1,16 +1,20 @@
 """Hyperparameters of the input kernel, learned by maximizing the posterior of a Gaussian process on at most 500 rows:
 
-    y ~ N(0, v (K + 1) + σ² I),      K = s k_0(X/ℓ) + l XXᵀ/d + q (XXᵀ/d)²,
+    y ~ N(0, v (K + 1) + σ² diag(exp(2 X g))),      K = s k_0(X/ℓ) + l XXᵀ/d + q (XXᵀ/d)²,
 
 with log ℓ normal about log 2√d: few rows give one common lengthscale, many rows one per column. The variances v·s, v·l,
-v·q and σ² have log-normal priors; that of σ² keeps it from vanishing by chance.
+v·q and σ² have log-normal priors; that of σ² keeps it from vanishing by chance. The slopes g of the noise are zero
+unless the evidence is for them: rows with more noise than others would otherwise be fitted by short lengthscales.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
+import numpy as np
 import torch
 from gpytorch.module import Module
 from gpytorch.priors import MultivariateNormalPrior, NormalPrior
@@ -24,7 +28,8 @@ from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.tasks.factors import Factor
-from ovkgp.inference.training.lbfgs import find_mode
+from ovkgp.inference.training.lbfgs import Mode, find_mode
+from ovkgp.inference.training.lengthscale_grid import make_lengthscale_grid
 from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.kernels.records import make_scalar_kernel
 
@@ -42,8 +47,8 @@ MIN_NOISE = 1e-6
 MIN_SIGNAL = 1e-3  # lower bound of the signal variance that sets the scale of the intercept
 MAX_ITER = 100
 TOLERANCE = 1e-6  # relative change of the log density over five iterations at which the training stops
-INITIAL_LENGTHSCALE_RATIO = 4.0
-"""Initial lengthscales are the prior ones divided by this; from there both oscillations and lines are found."""
+INITIAL_NOISES = (0.3, 0.02)  # σ² of the initial points, for a target of variance one
+NOISE_SLOPE_STD = 0.3  # prior standard deviation of x·g over the rows: of the logarithm of the noise of a row
 MIN_LOG_ODDS = 5.0 - math.log(LOG_VARIANCE_PRIORS[-1][1] * math.sqrt(2 * math.pi))
 """Increase of the log density required to select a quadratic trend: odds of 150, times the prior density of log v·q at
 its mean."""
@@ -117,12 +122,18 @@ def learn_trend(rows: QuantileRows, kernel: str) -> LearnedKernel:
 def learn_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, lengthscale=None) -> LearnedKernel:
     """Learn lengthscales (d,), unless one is given, and proportions from scaled rows with varying y.
 
-    `kernel` is the name of a scalar kernel. Complexity: O(n³) for each of at most 100 steps, n ≤ 500: about a second.
+    `kernel` is the name of a scalar kernel. The noise is constant, or varies with the inputs if the evidence for it is
+    positive. Complexity: O(n³) for a dozen initial points and each of at most 200 steps, n ≤ 500: about a second.
     """
     sample = rows.clip_outliers().sample(MAX_ROWS)
     data = Observations(torch.from_numpy(sample.X), torch.from_numpy(sample.Y))
     density = make_log_density(data, kernel, trend, lengthscale)
-    found = find_mode(density.vector, density, [density.vector.get()], MAX_ITER, TOLERANCE)
+    found = _maximize(density, make_initial_points(density, data.X))
+    varying = make_log_density(data, kernel, trend, lengthscale, varying_noise=True)
+    other = _maximize(varying, [np.r_[found.u, np.zeros(data.X.shape[1])]])
+    gain = other.value - compute_slope_penalty(data.X) - found.value
+    if gain > 0:
+        density, found = varying, Mode(other.u, found.value + gain, other.converged)
     density.vector.set(found.u)
     noise, *variances = density.gp.log_variances.exp().tolist()
     return LearnedKernel(
@@ -133,18 +144,47 @@ def learn_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, leng
     )
 
 
-def make_log_density(data: Observations, kernel: str, trend: str | None, lengthscale) -> LogDensity:
-    """Make the log posterior density of log ℓ, unless ℓ is given, and of the log variances."""
-    covariance = _RowCovariance(data.X, kernel, trend, lengthscale)
-    vector = ParameterVector(covariance, {"log_lengthscale": (-5.0, 9.0), "log_variances": (-16.0, 9.0)})
+def _maximize(density: LogDensity, points: Sequence[np.ndarray]) -> Mode:
+    return find_mode(density.vector, density, points, MAX_ITER, TOLERANCE)
+
+
+def make_log_density(
+    data: Observations, kernel: str, trend: str | None, lengthscale, varying_noise: bool = False
+) -> LogDensity:
+    """Make the log posterior density of the log variances, of log ℓ, unless ℓ is given, and of g if the noise varies."""
+    covariance = _RowCovariance(data.X, kernel, trend, lengthscale, varying_noise)
+    bounds = {"log_lengthscale": (-5.0, 9.0), "log_variances": (-16.0, 9.0), "noise_slopes": (-3.0, 3.0)}
+    vector = ParameterVector(covariance, bounds)
     evidence = lambda: dense_log_density(covariance(), data.Y[:, 0])  # noqa: E731
     return LogDensity(covariance, evidence, data, vector, jacobian=False)
 
 
-class _RowCovariance(Module):
-    """Covariance (n, n) of the rows including noise, with priors on its parameters log ℓ (d,) and log variances."""
+def make_initial_points(density: LogDensity, X: Tensor) -> list[np.ndarray]:
+    """Return initial vectors: all lengthscales of a grid, each with two noises, and prior means otherwise."""
+    covariance, points = density.gp, []
+    lengthscales = make_lengthscale_grid(X.numpy()) if covariance.log_lengthscale.requires_grad else [None]
+    for lengthscale, noise in product(lengthscales, INITIAL_NOISES):
+        with torch.no_grad():
+            covariance.log_variances[0] = math.log(noise)
+            if lengthscale is not None:
+                covariance.log_lengthscale.fill_(math.log(lengthscale))
+        points.append(density.vector.get())
+    return points
 
-    def __init__(self, X: Tensor, kernel: str, trend: str | None, lengthscale):
+
+def compute_slope_penalty(X: Tensor) -> float:
+    """Compute half the log-determinant of the posterior over the prior precision of g, its expected cost in evidence.
+
+    n Gaussian observations have the information 2 XᵀX of the slopes of the logarithm of their standard deviation.
+    """
+    d = X.shape[1]
+    return float(torch.logdet(torch.eye(d, dtype=torch.float64) + 2 * NOISE_SLOPE_STD**2 / d * X.T @ X)) / 2
+
+
+class _RowCovariance(Module):
+    """Covariance (n, n) of the rows including noise, with priors on its parameters log ℓ (d,), log variances and g."""
+
+    def __init__(self, X: Tensor, kernel: str, trend: str | None, lengthscale, varying_noise: bool):
         super().__init__()
         self.X, self.kernel = X, make_scalar_kernel(kernel).double().requires_grad_(False)
         self.kernel.lengthscale = 1.0
@@ -155,18 +195,19 @@ class _RowCovariance(Module):
         self.register_prior("variances_prior", NormalPrior(mean, std), "log_variances")
         mean = torch.full((d,), math.log(2 * math.sqrt(d)), dtype=torch.float64)
         covariance = LOG_LENGTHSCALE_COMMON_STD**2 + LOG_LENGTHSCALE_COLUMN_STD**2 * torch.eye(d, dtype=torch.float64)
-        initial = mean - math.log(INITIAL_LENGTHSCALE_RATIO)
-        if lengthscale is not None:
-            initial = torch.as_tensor(lengthscale, dtype=torch.float64).expand(d).log()
+        initial = mean.clone() if lengthscale is None else torch.as_tensor(lengthscale).double().expand(d).log()
         self.register_parameter("log_lengthscale", Parameter(initial, requires_grad=lengthscale is None))
         self.register_prior("lengthscale_prior", MultivariateNormalPrior(mean, covariance), "log_lengthscale")
+        mean = torch.zeros(d, dtype=torch.float64)
+        self.register_parameter("noise_slopes", Parameter(mean.clone(), requires_grad=varying_noise))
+        self.register_prior("slopes_prior", NormalPrior(mean, NOISE_SLOPE_STD / math.sqrt(d)), "noise_slopes")
 
     def forward(self) -> Tensor:
         noise, stationary, *variances = self.log_variances.exp()
         K = stationary + sum(variances) + stationary * to_dense(self.kernel(self.X / self.log_lengthscale.exp()))
         for variance, gram in zip(variances, self.trends, strict=True):
             K = K + variance * gram
-        return K + (noise + MIN_NOISE) * torch.eye(len(K), dtype=torch.float64)
+        return K + torch.diag(noise * (2 * self.X @ self.noise_slopes).exp() + MIN_NOISE)
 
 
 def estimate_gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScales:

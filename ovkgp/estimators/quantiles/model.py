@@ -32,7 +32,7 @@ from ovkgp.estimators.quantiles.kernel import (
 from ovkgp.estimators.quantiles.rows import LOSS_CLIP_IQRS, NUM_FOLDS, QuantileRows
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.factors import DerivativeTaskFactor, Factor, LevelFactor
+from ovkgp.inference.tasks.factors import DerivativeTaskFactor, Factor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.noncrossing import METHODS, NonCrossing, solve_noncrossing
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution, zero_offset
 from ovkgp.inference.tasks.quantile_distribution import Rearranged
@@ -45,8 +45,11 @@ from ovkgp.losses import IntegralLoss, Loss, Pinball, SmoothedPinball, TaskMeasu
 DEFAULT_LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)  # default levels of the finite couplings and of a score
 MAX_STORED_ENTRIES = 1 << 24  # maximum number of entries of Φ in memory, 134 MB
 STREAMING_THRESHOLD_ENTRIES = 1 << 21
-"""Number of entries of Φ beyond which it is faster to recompute its rows in chunks."""
-MAX_SELECTION_ROWS = 4000  # maximum number of rows used to select scales and λ if Φ is not stored
+"""Number of entries of random features Φ beyond which it is faster to recompute its rows in chunks."""
+MAX_EXACT_ROWS = 2000  # maximum number of distinct rows for which num_frequencies="auto" is the exact kernel
+NUM_LANDMARKS, LANDMARK_CUTOFF = 1000, 1e-7
+"""Number of rows on which the kernel of more rows is projected; eigenvalues below this fraction of the largest are dropped."""
+MAX_SELECTION_ROWS = 4000  # maximum number of rows used to select scales and λ
 MAX_ANCHORS = 200  # maximum number of rows at which a non-crossing penalty applies
 NUM_SELECTION_TASKS = 9  # maximum number of nodes used to select λ
 OFFSET_STREAM = 1  # spawn key of the random numbers of the errors of the prior mean; the draws of weights use others
@@ -128,23 +131,38 @@ class QuantileModel:
         return TaskProblem(self.Phi, side.rows, targets - self.offset(side.measure.nodes), loss, lam, weights)
 
     def streamed_problem(self, side: TaskSide, lam: float, seed: int = 0) -> StreamedProblem:
-        """Return the objective J at λ with rows of Φ that are computed in chunks."""
+        """Return the objective J at λ with rows of Φ that are read, or computed if they are not stored, in chunks."""
         targets, loss, weights = self._objective_parts(side)
         X, offset = torch.from_numpy(self.rows.X), self.offset(side.measure.nodes)
         options = {"row_weights": weights, "offset": offset, "random_state": seed}
-        return StreamedProblem.from_factor(self.inputs, X, side.rows, targets, loss, lam, **options)
+        if self.Phi is None:
+            return StreamedProblem.from_factor(self.inputs, X, side.rows, targets, loss, lam, **options)
+        return StreamedProblem(self.Phi.__getitem__, side.rows, targets, loss, lam, **options)
 
     def _objective_parts(self, side: TaskSide) -> tuple[Tensor, IntegralLoss, Tensor]:
         """Return targets (n, 1), loss and weights of the rows (n,)."""
         y, weights = self.rows.clip_outliers(LOSS_CLIP_IQRS).y, self.rows.relative_weights
         return torch.from_numpy(y)[:, None], IntegralLoss(self.loss, side.measure), torch.from_numpy(weights)
 
-    def in_memory(self) -> QuantileModel:
-        """Return this model, or, if Φ is not stored, the one of at most 4000 of its rows with Φ in memory."""
-        if self.Phi is not None:
-            return self
-        rows = self.rows.select(self.rows.spaced_indices(MAX_SELECTION_ROWS))
-        return replace(self, rows=rows, Phi=self.inputs(torch.from_numpy(rows.X)))
+    def sample(self) -> QuantileModel:
+        """Return the model of at most 4000 of the rows, with Φ in memory."""
+        model = self
+        if len(self.rows) > MAX_SELECTION_ROWS or self.Phi is None:
+            model = self.select(self.rows.spaced_indices(MAX_SELECTION_ROWS))
+        return model if model.Phi is not None else replace(model, Phi=self.inputs(torch.from_numpy(model.rows.X)))
+
+    def select(self, index: np.ndarray) -> QuantileModel:
+        """Return the model of the rows with the indices (k,), in the same coordinates."""
+        return replace(
+            self, rows=self.rows.select(index), Phi=None if self.Phi is None else self.Phi[torch.from_numpy(index)]
+        )
+
+    def curves(self, side: TaskSide, weights: Tensor, levels: Tensor) -> Tensor:
+        """Return the curves (n, q) of the rows, for W (r, q') and levels (q,)."""
+        if self.Phi is None:
+            h, X = self.function(side, weights), torch.from_numpy(self.rows.X)
+            return torch.cat([h(part, levels) for part in X.split(CHUNK_POINTS)])
+        return self.offset(levels) + self.Phi @ (weights @ side.factor(levels.unsqueeze(-1)).T)
 
     def penalty(self, side: TaskSide, lam_nc: float) -> NonCrossing:
         """Return the non-crossing penalty Ω on at most 200 rows and all nodes."""
@@ -161,12 +179,30 @@ def build_quantile_model(options, rows: QuantileRows, learned: LearnedKernel, se
     """Build the model of scaled rows with a selected kernel. O(n³) exact, O(n D²) with D frequencies."""
     X = torch.from_numpy(rows.X)
     kernel = task_kernel(options.kernel, learned.lengthscale, X)
-    inputs = input_factor(X, kernel=kernel, num_frequencies=options.num_frequencies, random_state=seed)
+    inputs = _make_input_factor(options, kernel, X, seed)
     if learned.proportions.stationary < 1:
         inputs = TrendFactor(inputs, learned.proportions)
     inputs = InterceptFactor(inputs, learned.intercept) if options.intercept else inputs
     lengthscale = None if isinstance(options.kernel, Kernel) else _read_lengthscale(kernel)
     return complete_model(options, rows, inputs, compute_training_features(options, inputs, X), lengthscale)
+
+
+def is_projected(options, num_rows: int) -> bool:
+    """Return whether the kernel is projected on landmarks: if `num_frequencies` is "auto" and there are many rows."""
+    return is_auto(options.num_frequencies) and num_rows > MAX_EXACT_ROWS
+
+
+def is_exact(options, num_rows: int) -> bool:
+    """Return whether the coordinates are those of the exact kernel."""
+    return options.num_frequencies is None or (is_auto(options.num_frequencies) and num_rows <= MAX_EXACT_ROWS)
+
+
+def _make_input_factor(options, kernel: Kernel, X: Tensor, seed: int) -> Factor:
+    if is_projected(options, len(X)):
+        landmarks = np.random.default_rng(seed).permutation(len(X))[:NUM_LANDMARKS]
+        return KernelFactor(kernel, X[torch.from_numpy(landmarks)], LANDMARK_CUTOFF)
+    number = None if is_exact(options, len(X)) else options.num_frequencies
+    return input_factor(X, kernel=kernel, num_frequencies=number, random_state=seed)
 
 
 def _read_lengthscale(kernel: Kernel) -> float | np.ndarray:
@@ -175,11 +211,12 @@ def _read_lengthscale(kernel: Kernel) -> float | np.ndarray:
 
 
 def compute_training_features(options, inputs: Factor, X: Tensor) -> Tensor | None:
-    """Compute Φ (n, r); None for random features that are better computed in chunks."""
-    if options.num_frequencies is None:
+    """Compute Φ (n, r); None for features that are better computed in chunks."""
+    if is_exact(options, len(X)):
         return inputs.anchor_rows
-    # a penalty needs Φ in memory
-    limit = MAX_STORED_ENTRIES if options.noncrossing in METHODS else STREAMING_THRESHOLD_ENTRIES
+    # a penalty needs Φ in memory, and products with a kernel matrix are slow
+    is_stored = options.noncrossing in METHODS or is_projected(options, len(X))
+    limit = MAX_STORED_ENTRIES if is_stored else STREAMING_THRESHOLD_ENTRIES
     return inputs(X) if len(X) * inputs(X[:1]).shape[1] <= limit else None
 
 
@@ -188,7 +225,7 @@ def complete_model(options, rows: QuantileRows, inputs: Factor, Phi: Tensor | No
     model = QuantileModel(rows, inputs, Phi, None, zero_offset, make_quantile_loss(options), lengthscale)
     if (rows.y == rows.y[0]).all():
         return model
-    sample = model.in_memory()
+    sample = model.sample()
     y, weights = sample.rows.clip_outliers().y, sample.rows.weights
     scales = estimate_gaussian_scales(sample.Phi, torch.from_numpy(y), torch.from_numpy(weights))
     offset = GaussianQuantiles(scales.residual_scale) if options.prior_mean == "gaussian" else zero_offset
@@ -224,20 +261,30 @@ def is_auto(value) -> bool:
 
 
 def solve_quantiles(
-    options, model: QuantileModel, side: TaskSide, lam: float, init: Tensor | None = None, verbose: int = 0
+    options,
+    model: QuantileModel,
+    side: TaskSide,
+    lam: float,
+    init: Tensor | None = None,
+    verbose: int = 0,
+    tolerance: float | None = None,
 ) -> TaskSolution | StreamedSolution:
-    """Minimize J at λ, from initial weights W (r, q), with the solver that `noncrossing` and the size of Φ require."""
-    solver_options = {"init": init, "tolerance": options.tol, "max_iter": options.max_iter, "verbose": verbose}
-    if model.Phi is None:
-        if options.noncrossing in METHODS:
-            raise OptionError(
-                f'noncrossing={options.noncrossing!r} is not supported with {len(model.rows)} rows, whose features do not fit in memory. Use noncrossing="rearrange" or fewer num_frequencies.'
-            )
-        return solve_streamed(model.streamed_problem(side, lam), **solver_options)
+    """Minimize J at λ, from initial weights W (r, q), with the solver that `noncrossing` and the size of Φ require.
+
+    The tolerance is `tol` unless another is given.
+    """
+    tolerance = options.tol if tolerance is None else tolerance
+    solver_options = {"init": init, "tolerance": tolerance, "max_iter": options.max_iter, "verbose": verbose}
+    if model.Phi is None and options.noncrossing in METHODS:
+        raise OptionError(
+            f'noncrossing={options.noncrossing!r} is not supported with {len(model.rows)} rows, whose features do not fit in memory. Use noncrossing="rearrange" or fewer num_frequencies.'
+        )
     if options.noncrossing in METHODS:
         return solve_noncrossing(
             model.problem(side, lam), model.penalty(side, options.lam_nc), method=options.noncrossing, **solver_options
         )
+    if model.Phi is None or is_projected(options, len(model.rows)):
+        return solve_streamed(model.streamed_problem(side, lam), **solver_options)
     return solve_primal(model.problem(side, lam), **solver_options)
 
 
@@ -245,7 +292,7 @@ def rebuild_model(estimator) -> tuple[QuantileModel, TaskSide]:
     """Rebuild the model and the task side of a fitted `InfiniteQuantileRegressor`. O(n r) time and memory."""
     h, rows = estimator.function_, estimator._data
     X = torch.from_numpy(rows.X)
-    Phi = h.inputs(X) if estimator.num_frequencies is None else compute_training_features(estimator, h.inputs, X)
+    Phi = h.inputs(X) if is_exact(estimator, len(X)) else compute_training_features(estimator, h.inputs, X)
     model = QuantileModel(rows, h.inputs, Phi, None, h.offset, make_quantile_loss(estimator))
     return model, TaskSide(estimator.measure_, h.tasks)
 
@@ -340,15 +387,25 @@ def make_problem_chunks(estimator) -> Callable[[], Iterable[TaskProblem]]:
     return lambda: [problem]
 
 
-def compute_curves(estimator, X: Tensor, levels: Tensor) -> Tensor:
-    """Compute the curves (m, q) in standardized units, sorted if `noncrossing="rearrange"`."""
+def compute_curves(estimator, X: Tensor, levels: Tensor, shifts: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """Compute the curves (m, q) in standardized units, sorted if `noncrossing="rearrange"`.
+
+    `shifts` maps levels (k,) to what a calibration adds to the curves, which are then sorted unless `noncrossing=None`.
+    """
     h, is_sorted = estimator.function_, estimator.noncrossing == "rearrange"
     if estimator.coupling == "infinite":
         curves = Rearranged(h, REARRANGEMENT_LEVELS) if is_sorted else h
+        if shifts is not None:
+            shifted = lambda X, levels, curves=curves: curves(X, levels) + shifts(levels)  # noqa: E731
+            curves = shifted if estimator.noncrossing is None else Rearranged(shifted, REARRANGEMENT_LEVELS)
         return torch.cat([curves(part, levels) for part in X.split(CHUNK_POINTS)])
     known = torch.from_numpy(finite_levels(estimator))
     values = h(X, known)
-    return (values.sort(-1).values if is_sorted else values)[:, _find_levels(known, levels)]
+    values = values.sort(-1).values if is_sorted else values
+    if shifts is not None:
+        values = values + shifts(known)
+        values = values.sort(-1).values if is_sorted else values
+    return values[:, _find_levels(known, levels)]
 
 
 def _find_levels(known: Tensor, levels: Tensor) -> list[int]:

@@ -9,6 +9,7 @@ likelihood exp(−loss/λ) it is the posterior mode: a Gaussian process of quant
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -36,17 +37,19 @@ from ovkgp.estimators.common.prediction_columns import (
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
 from ovkgp.estimators.common.validation import (
-    as_inputs,
     convert_output_times,
     input_table,
     output_names,
     raise_input_errors,
 )
-from ovkgp.estimators.quantiles.conformal import CrossValidationFits, conformal_margin, fit_folds
+from ovkgp.estimators.quantiles.conformal import calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
+from ovkgp.estimators.quantiles.distribution import QuantileDistribution
 from ovkgp.estimators.quantiles.model import (
     DEFAULT_LEVELS,
     REARRANGEMENT_LEVELS,
+    QuantileModel,
+    TaskSide,
     build_quantile_model,
     compute_curves,
     compute_replicate_std,
@@ -56,6 +59,7 @@ from ovkgp.estimators.quantiles.model import (
     finite_levels,
     fit_replicates,
     make_task_side,
+    rebuild_model,
     select_kernel,
     select_num_tasks,
     solve_quantiles,
@@ -73,17 +77,15 @@ from ovkgp.estimators.quantiles.rows import (
 from ovkgp.estimators.quantiles.summary import summarize_quantiles
 from ovkgp.estimators.storage.storage import SavableMixin, storable
 from ovkgp.exceptions import FitWarning, InputError
-from ovkgp.inference.tasks.quantile_distribution import LevelDistribution
 from ovkgp.inference.tasks.sandwich import Sandwich
 
 MIN_ROWS_FOR_STD = 20  # number of rows below which standard deviations of the curves come with a warning
-STORED_FITS = ("_replicates", "_cross_validation_fits")  # made at their first use, removed by the next fit
 
 
 @storable(
     *("n_features_in_", "output_names_", "scaling_", "function_", "lam_", "gap_", "lengthscale_", "residual_scale_"),
     *("fit_report_", "measure_", "_data", "_seed"),
-    optional=("lam_path_", *STORED_FITS),
+    optional=("lam_path_", "calibration_", "_replicates"),
 )
 class InfiniteQuantileRegressor(RegressorMixin, Estimator):
     """Quantile regression for a continuum of levels.
@@ -126,15 +128,23 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         curves to the objective, at the nodes and at most 200 rows (LT-63); "exact" forbids a decrease there.
     lam_nc : float, default=1.0
         Weight ≥ 0 of "penalty", in units of the loss of the standardized target; initial value for "exact".
-    num_frequencies : int or None, default=None
-        Number D of random Fourier features (LT-86), for many rows; a large feature matrix is recomputed in chunks in
-        each pass. If None, the kernel is exact.
+    num_frequencies : int, "auto" or None, default="auto"
+        If a number, D random Fourier features (LT-86); a large feature matrix is recomputed in chunks in each pass. If
+        None, the kernel is exact. "auto" is the exact kernel for at most 2000 distinct rows, and for more its
+        projection on 1000 random rows (Nyström), with λ selected on 4000 rows and one held-out fifth for the
+        calibration beyond 5000; time and memory are then linear in the number of rows.
     feature_extractor : torch.nn.Module or None, default=None
         Network from (n, d) to (n, k) applied before the kernel (LT-44). A copy is trained with the curves, on random
-        features (100 if `num_frequencies` is None). It requires a number λ, since held-out rows would have trained the
+        features (100 if `num_frequencies` is "auto" or None). It requires a number λ, since held-out rows would have trained the
         network.
     extractor_epochs, extractor_rate : int, float, default=200, 1e-2
         Number of passes over the rows, and step size of Adam.
+    calibrate : bool, default=True
+        Whether `fit` calibrates the curves: five further fits, each without a fifth of the rows, give the margins with
+        which the interval between two opposite levels has its nominal coverage of held-out rows, on average over the
+        inputs (`ovkgp.estimators.quantiles.conformal`). Uncalibrated curves are too close to each other if there are
+        few rows for the inputs. Beyond 5000 rows a fifth of the rows is held out, once. A level of a finite coupling is
+        calibrated if its mirror image is learned too. If False, curves are minimizers of the objective.
     uncertainty : {"sandwich", "bootstrap"}, default="sandwich"
         Method of `return_std`. "sandwich" uses the variance of the score and the density of the residuals (see
         `ovkgp.inference.tasks.sandwich`); "bootstrap" uses `num_replicates` fits with random weights of the rows, and
@@ -164,6 +174,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         Lengthscale of the inputs in standard deviations; None for a kernel object.
     residual_scale_ : float
         s, in original units.
+    calibration_ : QuantileCalibration
+        Margins of the curves in standardized units, if calibrated.
     lam_path_ : QuantilePath
         Held-out loss at each λ of the path, if `lam="auto"`.
     sandwich_, posterior_ : Sandwich, QuantilePosterior
@@ -179,9 +191,9 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
 
     Notes
     -----
-    Complexity: with n rows, m nodes and r coordinates (at most n, or 2D), O(n³ + k n m r) time for k iterations and
-    O(n²) memory with the exact kernel; O(k n m D) time with random features, and O(D²) memory besides the data and at
-    most 134 MB of features. `lam="auto"` adds a dozen loose fits to each of five folds, `lengthscale="auto"` the
+    Complexity: with n rows, m nodes and r coordinates (at most n, or 2D, or 1000 landmarks), O(n³ + k n m r) time for k
+    iterations and O(n²) memory with the exact kernel; O(k n m r) time with features, and O(r²) memory besides the data
+    and at most 134 MB of features. `lam="auto"` adds a dozen loose fits to each of five folds, `lengthscale="auto"` the
     training of a Gaussian process.
 
     Examples
@@ -206,7 +218,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
     )
     has_predictive = True
     _parameter_constraints = QUANTILE_CONSTRAINTS
-    calibration_note = "predict_interval calibrates its intervals on held-out rows. To assess the quantiles themselves, give rows that were not used for the fit (X=, Y=, or --data)."
+    calibration_note = "Quantiles and intervals are calibrated on held-out rows. To assess them, give rows that were not used for the fit (X=, Y=, or --data)."
     reported = (
         ("lam_", "penalty λ"),
         ("residual_scale_", "residual scale"),
@@ -231,10 +243,11 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         kappa=None,
         noncrossing="rearrange",
         lam_nc=1.0,
-        num_frequencies=None,
+        num_frequencies="auto",
         feature_extractor=None,
         extractor_epochs=200,
         extractor_rate=1e-2,
+        calibrate=True,
         uncertainty="sandwich",
         num_replicates=50,
         prior_mean="gaussian",
@@ -263,6 +276,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         self.feature_extractor = feature_extractor
         self.extractor_epochs = extractor_epochs
         self.extractor_rate = extractor_rate
+        self.calibrate = calibrate
         self.uncertainty = uncertainty
         self.num_replicates = num_replicates
         self.prior_mean = prior_mean
@@ -309,7 +323,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             elif model.scales is None:
                 self.lam_ = 1.0  # y is constant, and λ has no effect
             else:
-                sample = model.in_memory()
+                sample = model.sample()
                 self.lam_path_ = cross_validate_lam(self, sample, seed)
                 # the weight of data against prior, λ n, is kept
                 self.lam_ = self.lam_path_.best * sample.rows.count / rows.count
@@ -320,7 +334,17 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             self.gap_, self.fit_report_ = solution.gap, solution.report
             self.fit_report_.num_rows = len(rows)
             self._data, self._seed = rows, seed
+            if self.calibrate and not self.fit_report_.interrupted:
+                self._calibrate(model, side)
         return self
+
+    def _calibrate(self, model: QuantileModel, side: TaskSide) -> None:
+        """Set `calibration_`; Ctrl-C leaves the curves as they are, and warns."""
+        try:
+            self.calibration_ = calibrate_quantiles(self, model, side, self.lam_, self.function_.weights, self._seed)
+        except KeyboardInterrupt:
+            message = "The calibration was interrupted; the quantiles are not calibrated. Call fit again."
+            warnings.warn(message, FitWarning, stacklevel=3)
 
     def _validate_data(self, X, y, sample_weight) -> QuantileRows:
         """Check the data and reset the last fit."""
@@ -337,7 +361,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         if len(y) < 2:
             raise InputError("X and y must have at least 2 rows, got 1 sample.")
         for name in list(vars(self)):
-            if (name.endswith("_") and name not in INPUT_ATTRIBUTES) or name in STORED_FITS:
+            if (name.endswith("_") and name not in INPUT_ATTRIBUTES) or name == "_replicates":
                 delattr(self, name)
         self.output_names_ = names
         return QuantileRows.of(X, y, sample_weight)
@@ -347,7 +371,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         """Number of iterations of the solver."""
         return self.fit_report_.iterations
 
-    def predict(self, X, quantiles=None, return_std=False):
+    def predict(self, X, quantiles=None, return_std=False, calibrate=None):
         """Predict conditional quantiles.
 
         Parameters
@@ -359,6 +383,9 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         return_std : bool, default=False
             Whether to also return the standard error of the curve, which is not the standard deviation of y. ± 1.64
             standard errors are a pointwise 90 % band. The first call computes what all calls need.
+        calibrate : bool or None, default=None
+            Whether to return calibrated quantiles: if None, as the option says. False gives the minimizers of the
+            objective, to which the standard errors refer. True after a fit without calibration makes the fits for it.
 
         Returns
         -------
@@ -378,7 +405,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         """
         X = self._inputs(X)
         levels = check_levels(0.5 if quantiles is None else quantiles)
-        found = self.scaling_.mean(compute_curves(self, X, torch.from_numpy(levels)))
+        shifts = self._find_shifts(calibrate)
+        found = self.scaling_.mean(compute_curves(self, X, torch.from_numpy(levels), shifts))
         one = np.ndim(quantiles) == 0
         if not return_std:
             return found[:, 0] if one else found
@@ -391,8 +419,19 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         std = float(self.scaling_.output_scale[0]) * self._std(X, torch.from_numpy(levels))
         return (found[:, 0], std[:, 0]) if one else (found, std)
 
-    def predict_interval(self, X, level=0.95, calibrate=True) -> tuple[np.ndarray, np.ndarray]:
+    def _find_shifts(self, calibrate: bool | None) -> Callable[[Tensor], Tensor] | None:
+        """Return the shifts of the curves of a calibrated prediction, None if it is not calibrated."""
+        if calibrate not in (None, True, False):
+            raise InputError(f"calibrate must be True, False or None, got {calibrate!r}.")
+        if calibrate and not hasattr(self, "calibration_"):
+            self._calibrate(*rebuild_model(self))
+        is_calibrated = (self.calibrate if calibrate is None else calibrate) and hasattr(self, "calibration_")
+        return self.calibration_.shifts if is_calibrated else None
+
+    def predict_interval(self, X, level=0.95, calibrate=None) -> tuple[np.ndarray, np.ndarray]:
         """Predict the central interval that contains y with probability `level`.
+
+        Its ends are the quantiles of `predict` at the levels (1 − level)/2 and (1 + level)/2.
 
         Parameters
         ----------
@@ -400,11 +439,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             Inputs.
         level : float, default=0.95
             Coverage in (0, 1). A finite coupling needs both ends among its levels.
-        calibrate : bool, default=True
-            Whether to widen or narrow the interval between two quantiles such that it has its nominal coverage, on
-            average over the inputs, for the held-out rows of five further fits
-            (`ovkgp.estimators.quantiles.conformal`). Uncalibrated intervals are too narrow if there are few rows for
-            the inputs. The first call makes the fits.
+        calibrate : bool or None, default=None
+            Whether the quantiles are calibrated, as for `predict`.
 
         Returns
         -------
@@ -414,23 +450,14 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         if np.ndim(level) != 0:
             raise InputError(f"level must be one number in (0, 1), got {level!r}.")
         (level,) = check_levels(level, "level")
-        levels = np.array([(1 - level) / 2, (1 + level) / 2])
-        ends, margin = self.predict(X, levels), 0.0
-        if calibrate:
-            margin = float(self.scaling_.output_scale[0]) * conformal_margin(self, self._folds(), levels)
-        middle = ends.mean(1)
-        return np.minimum(ends[:, 0] - margin, middle), np.maximum(ends[:, 1] + margin, middle)
-
-    def _folds(self) -> CrossValidationFits:
-        if not hasattr(self, "_cross_validation_fits"):
-            self._cross_validation_fits = fit_folds(self, self._seed)
-        return self._cross_validation_fits
+        ends = self.predict(X, [(1 - level) / 2, (1 + level) / 2], calibrate=calibrate)
+        return ends.min(1), ends.max(1)
 
     def predict_distribution(self, X) -> QuantileDistribution:
         """Predict the distribution of y.
 
         It has the predicted quantiles at 199 levels, or at those of a finite coupling, is linear between them and has
-        exponential tails. Crossing curves are sorted first. It is not calibrated as `predict_interval` is.
+        exponential tails. Crossing curves are sorted first. It is calibrated as `predict` is.
 
         Parameters
         ----------
@@ -543,11 +570,6 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         lower, upper = self.predict_interval(X, request.level or DEFAULT_INTERVAL_LEVEL)
         return found | {f"{name}_low": lower, f"{name}_high": upper}
 
-    def complete(self) -> None:
-        """Compute the fits that calibrate the intervals, so that a model file contains them."""
-        if self.learned_levels is None:
-            self.predict_interval(as_inputs(self, self.training_data()[0][:1]))
-
     def list_parameters(self) -> list[Hyperparameter]:
         """List λ, residual scale and lengthscales."""
         return [*super().list_parameters(), *list_input_lengthscales(self)]
@@ -563,7 +585,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         return super()._facts() | {"Levels": levels}
 
     def predictive(self, X) -> PredictiveDistribution:
-        """Return the uncalibrated distributions of `predict_distribution` at X (m, d)."""
+        """Return the distributions of `predict_distribution` at X (m, d)."""
         found = self.predict_distribution(X)
 
         def cdf(Y: np.ndarray) -> np.ndarray:
@@ -578,49 +600,3 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         super().save(path)
 
     save.__doc__ = SavableMixin.save.__doc__
-
-
-class QuantileDistribution:
-    """Distributions of m observations from quantiles (m, k) at levels (k,), as NumPy arrays; see `LevelDistribution`."""
-
-    def __init__(self, levels: np.ndarray, quantiles: np.ndarray):
-        self._found = LevelDistribution(torch.from_numpy(levels), torch.from_numpy(quantiles))
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @property
-    def levels(self) -> np.ndarray:
-        """Levels (k,) of the quantiles."""
-        return self._found.levels.numpy()
-
-    @property
-    def quantiles(self) -> np.ndarray:
-        """Quantiles (m, k)."""
-        return self._found.quantiles.numpy()
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Means (m,)."""
-        return self._found.mean.numpy()
-
-    @property
-    def std(self) -> np.ndarray:
-        """Standard deviations (m,)."""
-        return self._found.std.numpy()
-
-    def quantile(self, levels) -> np.ndarray:
-        """Compute quantiles (m, q) at levels (q,), shared by all rows, or (m, q)."""
-        return self._found.quantile(levels).numpy()
-
-    def cdf(self, y) -> np.ndarray:
-        """Compute P(Y ≤ y), (m, q), at y (q,), shared by all rows, or (m, q)."""
-        return self._found.cdf(y).numpy()
-
-    def density(self, y) -> np.ndarray:
-        """Compute the density (m, q) at y (q,) or (m, q); infinite at an atom."""
-        return self._found.density(y).numpy()
-
-    def sample(self, num_samples: int, random_state=None) -> np.ndarray:
-        """Draw independent samples (m, num_samples)."""
-        return self._found.sample(num_samples, random_state).numpy()

@@ -7,7 +7,7 @@ import numpy as np
 from ovkgp.estimators.common.summary import Summary
 from ovkgp.estimators.common.task_options import InterceptFactor, list_input_lengthscales
 from ovkgp.estimators.quantiles.kernel import TRENDS, TrendFactor
-from ovkgp.estimators.quantiles.model import finite_levels
+from ovkgp.estimators.quantiles.model import NUM_LANDMARKS, finite_levels, is_exact, is_projected
 
 KERNEL_TERMS = ("stationary", *TRENDS)
 
@@ -44,8 +44,14 @@ def _describe_kernel(estimator) -> str:
     kernel = estimator.kernel if isinstance(estimator.kernel, str) else type(estimator.kernel).__name__
     if estimator.feature_extractor is not None:
         return f"{kernel} kernel after a {type(estimator.feature_extractor).__name__}, random frequencies"
-    form = "exact" if estimator.num_frequencies is None else f"{estimator.num_frequencies} random frequencies"
-    return f"{kernel} kernel, {form}"
+    return f"{kernel} kernel, {_describe_coordinates(estimator)}"
+
+
+def _describe_coordinates(estimator) -> str:
+    num_rows = estimator.fit_report_.num_rows
+    if is_projected(estimator, num_rows):
+        return f"projected on {NUM_LANDMARKS} rows"
+    return "exact" if is_exact(estimator, num_rows) else f"{estimator.num_frequencies} random frequencies"
 
 
 def _describe_path(estimator) -> str:

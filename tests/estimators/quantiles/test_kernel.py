@@ -18,15 +18,19 @@ from ovkgp.estimators.quantiles.kernel import (
     KernelProportions,
     LearnedKernel,
     TrendFactor,
+    compute_slope_penalty,
     estimate_gaussian_scales,
     learn_kernel,
     learn_trend,
+    make_initial_points,
     make_log_density,
     quadratic_monomials,
 )
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.training.lbfgs import find_mode
+from ovkgp.inference.training.lengthscale_grid import make_lengthscale_grid
 from ovkgp.kernels.records import named_kernels
 
 
@@ -44,22 +48,80 @@ def test_log_density_matches_a_dense_gaussian_process_and_its_priors():
     X, noise = inputs(30)
     rows = scaled_rows(X, X[:, 0] + noise)
     data = Observations(torch.from_numpy(rows.X), torch.from_numpy(rows.y)[:, None])
-    density = make_log_density(data, "rbf", "quadratic", None)
-    logs = np.array([-1.0, 0.1, 0.4, -0.7, 0.3, -0.2])
+    density = make_log_density(data, "rbf", "quadratic", None, varying_noise=True)
+    logs = np.array([-1.0, 0.1, 0.4, -0.7, 0.3, -0.2, 0.5, -0.1])
     value, gradient = density(logs)
-    (noise, s, linear, q), scale = np.exp(logs[:4]), np.exp(logs[4:])
+    (noise, s, linear, q), scale, slopes = np.exp(logs[:4]), np.exp(logs[4:6]), logs[6:]
     gram = rows.X @ rows.X.T / 2
     lag = (rows.X[:, None] - rows.X) / scale
     K = s * np.exp(-(lag**2).sum(-1) / 2) + linear * gram + q * gram**2 + (s + linear + q)
-    K += (noise + 1e-6) * np.eye(30)
+    K += np.diag(noise * np.exp(rows.X @ slopes) ** 2 + 1e-6)
     expected = stats.multivariate_normal(np.zeros(30), K).logpdf(rows.y)
     prior_covariance = np.ones((2, 2)) + 0.25 * np.eye(2)
-    expected += stats.multivariate_normal([math.log(2 * math.sqrt(2))] * 2, prior_covariance).logpdf(logs[4:])
+    expected += stats.multivariate_normal([math.log(2 * math.sqrt(2))] * 2, prior_covariance).logpdf(logs[4:6])
     expected += stats.norm([-1.0, 0.0, 0.0, -2.0], [1.5, 3.0, 3.0, 3.0]).logpdf(logs[:4]).sum()
+    expected += stats.norm(0.0, 0.3 / math.sqrt(2)).logpdf(slopes).sum()
     assert value == pytest.approx(expected, rel=1e-9)
-    steps = 1e-5 * np.eye(6)
+    steps = 1e-5 * np.eye(8)
     numeric = [(density(logs + step)[0] - density(logs - step)[0]) / 2e-5 for step in steps]
     np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
+    constant = make_log_density(data, "rbf", "quadratic", None)
+    assert constant(logs[:6])[0] == pytest.approx(density(np.r_[logs[:6], 0.0, 0.0])[0], rel=1e-12)
+
+
+def test_slope_penalty_is_the_occam_factor_of_gaussian_noise():
+    """With pure noise the evidence of the slopes is an integral over them."""
+    rng = np.random.default_rng(0)
+    x, std = rng.standard_normal(400), 0.3
+    y = rng.standard_normal(400)
+    slopes = np.linspace(-1, 1, 4001)
+    logs = np.array([stats.norm(0, np.exp(slope * x)).logpdf(y).sum() for slope in slopes]) + stats.norm(0, std).logpdf(
+        slopes
+    )
+    evidence = np.log(np.exp(logs - logs.max()).sum() * (slopes[1] - slopes[0])) + logs.max()
+    mode = logs.max() - stats.norm(0, std).logpdf(0.0)  # the density without slopes has the factor of the prior at zero
+    assert compute_slope_penalty(torch.from_numpy(x)[:, None]) == pytest.approx(mode - evidence, abs=0.1)
+
+
+def test_learn_kernel_finds_a_line_although_noise_grows():
+    """Rows with more noise than others, and one far from the rest, ask for short lengthscales if the noise is constant."""
+    rng = np.random.default_rng(0)
+    x = np.r_[rng.gamma(4.0, 1.0, 149), 20.0]
+    y = x + 0.25 * x * rng.standard_normal(150)
+    y[-1] = 10.0
+    found = learn_kernel(scaled_rows(x[:, None], y), "rbf", "linear")
+    assert found.proportions.linear > 0.5 and found.lengthscale[0] > 1
+
+
+def test_learn_kernel_keeps_constant_noise_without_evidence_for_another():
+    X, noise = inputs()
+    rows = scaled_rows(X, np.sin(2 * X[:, 0]) + noise)
+    density = make_log_density(
+        Observations(torch.from_numpy(rows.X), torch.from_numpy(rows.y)[:, None]), "rbf", "linear", None
+    )
+    mode = find_mode(density.vector, density, make_initial_points(density, torch.from_numpy(rows.X)), 200, 1e-6)
+    assert learn_kernel(rows, "rbf", "linear").log_density == pytest.approx(mode.value, abs=0.01)
+
+
+@pytest.mark.parametrize("periods, n, std, even", [(1, 200, 0.2, True), (10, 200, 0.05, False), (40, 400, 0.2, True)])
+def test_learn_kernel_finds_sines_of_any_frequency(periods, n, std, even):
+    rng = np.random.default_rng(periods)
+    x = np.linspace(0, 1, n) if even else rng.uniform(0, 1, n)
+    y = np.sin(2 * np.pi * periods * x) + std * rng.standard_normal(n)
+    found = learn_kernel(scaled_rows(x[:, None], y), "rbf", "linear")
+    assert found.scales.residual_scale < 1.5 * std / y.std()
+
+
+def test_initial_points_have_all_lengthscales_and_noises():
+    X, noise = inputs(40, 3)
+    rows = scaled_rows(X, noise)
+    data = Observations(torch.from_numpy(rows.X), torch.from_numpy(rows.y)[:, None])
+    points = np.array(make_initial_points(make_log_density(data, "rbf", "linear", None), data.X))
+    grid = make_lengthscale_grid(rows.X)
+    assert points.shape == (12, 6)
+    np.testing.assert_allclose(points[:, 0], np.tile(np.log([0.3, 0.02]), 6))
+    np.testing.assert_allclose(points[:, 3:], np.log(np.repeat(grid, 2))[:, None].repeat(3, 1))
+    assert len(make_initial_points(make_log_density(data, "rbf", "linear", 1.5), data.X)) == 2
 
 
 def test_learn_kernel_finds_the_optimum_of_another_optimizer():

@@ -212,6 +212,37 @@ def test_non_gaussian_noise_is_learned_without_informative_inputs():
     assert error.max() < 0.2  # Gaussian quantiles are off by .4 at the lowest
 
 
+def test_curves_of_selected_rows_equal_the_function():
+    rows, index, levels = scaled_rows(), np.array([3, 8, 9]), torch.tensor([0.2, 0.7], dtype=torch.float64)
+    options = InfiniteQuantileRegressor()
+    model, side = build_quantile_model(options, rows, LearnedKernel(0.7), 0), make_task_side(options, 6, 0)
+    weights = torch.randn(model.Phi.shape[1], side.rows.shape[1], dtype=torch.float64)
+    expected = model.function(side, weights)(torch.from_numpy(rows.X[index]), levels)
+    for part in (model.select(index), replace(model, Phi=None).select(index)):
+        torch.testing.assert_close(part.curves(side, weights, levels), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_sample_has_few_rows_and_their_coordinates(monkeypatch):
+    model = build_quantile_model(InfiniteQuantileRegressor(), scaled_rows(), LearnedKernel(0.7), 0)
+    assert model.sample() is model
+    monkeypatch.setattr(quantile_model, "MAX_SELECTION_ROWS", 10)
+    stored, computed = model.sample(), replace(model, Phi=None).sample()
+    assert len(stored.rows) == 10
+    torch.testing.assert_close(stored.Phi, computed.Phi, rtol=1e-6, atol=1e-6)
+
+
+def test_projected_coordinates_are_the_nystrom_kernel(monkeypatch):
+    monkeypatch.setattr(quantile_model, "MAX_EXACT_ROWS", 20)
+    monkeypatch.setattr(quantile_model, "NUM_LANDMARKS", 8)
+    rows = scaled_rows()
+    model = build_quantile_model(InfiniteQuantileRegressor(intercept=False), rows, LearnedKernel(0.7), 0)
+    X, anchors = rows.X, model.inputs.anchors.numpy()
+    assert anchors.shape == (8, 1)
+    gram = lambda A, B: np.exp(-((A[:, None, 0] - B[:, 0]) ** 2) / (2 * 0.7**2))  # noqa: E731
+    expected = gram(X, anchors) @ np.linalg.pinv(gram(anchors, anchors), rcond=1e-7, hermitian=True) @ gram(anchors, X)
+    np.testing.assert_allclose(model.Phi @ model.Phi.T, expected, atol=1e-8)
+
+
 def test_select_rows_keeps_weights():
     model, side = model_and_side(20, weights=np.arange(1.0, 21.0))
     problem = model.problem(side, 0.1)

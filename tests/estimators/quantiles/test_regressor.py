@@ -22,6 +22,7 @@ from ovkgp.inference.tasks.solvers import primal
 from ovkgp.losses import grid
 
 FIXED = {"lengthscale": 0.5, "lam": 1e-3, "random_state": 0}
+MINIMIZER = {**FIXED, "calibrate": False}
 LEVELS = [0.1, 0.3, 0.5, 0.7, 0.9]
 
 
@@ -70,22 +71,24 @@ def test_linear_fit_matches_scikit_learn():
 def test_lam_conventions_are_equivalent(sine):
     """G-11: λ/2 ‖h‖² and λ ‖h‖²."""
     first, second = (
-        InfiniteQuantileRegressor(lengthscale=0.5, lam=lam, convention=convention, tol=1e-7).fit(sine.X, sine.y)
+        InfiniteQuantileRegressor(lengthscale=0.5, lam=lam, convention=convention, tol=1e-7, random_state=0).fit(
+            sine.X, sine.y
+        )
         for lam, convention in ((2e-3, "samples"), (1e-3, "stability"))
     )
     np.testing.assert_array_equal(first.predict(sine.X, LEVELS), second.predict(sine.X, LEVELS))
 
 
 def test_g_14_joint_levels_equal_nodes_of_a_measure(sine):
-    joint = InfiniteQuantileRegressor(coupling="joint", levels=LEVELS, noncrossing=None, tol=1e-7, **FIXED)
-    nodes = InfiniteQuantileRegressor(measure=grid(LEVELS), noncrossing=None, tol=1e-7, **FIXED)
+    joint = InfiniteQuantileRegressor(coupling="joint", levels=LEVELS, noncrossing=None, tol=1e-7, **MINIMIZER)
+    nodes = InfiniteQuantileRegressor(measure=grid(LEVELS), noncrossing=None, tol=1e-7, **MINIMIZER)
     found = [model.fit(sine.X, sine.y).predict(sine.X, LEVELS) for model in (joint, nodes)]
     np.testing.assert_allclose(found[0], found[1], atol=2e-3)
 
 
 def test_g_14_independent_levels_equal_separate_fits(sine):
     joint = InfiniteQuantileRegressor(
-        coupling="independent", levels=[0.2, 0.8], noncrossing=None, tol=1e-8, lengthscale=0.5, lam=1e-3
+        coupling="independent", levels=[0.2, 0.8], noncrossing=None, tol=1e-8, **MINIMIZER
     ).fit(sine.X, sine.y)
     for level in (0.2, 0.8):
         # each of the two levels has half of the loss, and all of its penalty
@@ -213,7 +216,7 @@ def bands(model, seed, n=200):
 
 def test_90_percent_bands_cover_the_true_curves():
     """100 data sets of 200 rows, levels .1 to .9, x in [.1, 1.4]; lengthscale and λ are typical defaults."""
-    model = InfiniteQuantileRegressor(lengthscale=0.57, lam=6.5e-4, random_state=0)
+    model = InfiniteQuantileRegressor(lengthscale=0.57, lam=6.5e-4, calibrate=False, random_state=0)
     inside = np.array([bands(model, seed) for seed in range(100)])
     assert 0.85 < inside.mean() < 0.95
     assert (inside.mean((0, 1)) > 0.8).all()
@@ -221,7 +224,7 @@ def test_90_percent_bands_cover_the_true_curves():
 
 @pytest.mark.slow
 def test_90_percent_bands_of_defaults_cover_the_true_curves():
-    inside = np.array([bands(InfiniteQuantileRegressor(random_state=0), seed) for seed in range(100)])
+    inside = np.array([bands(InfiniteQuantileRegressor(calibrate=False, random_state=0), seed) for seed in range(100)])
     assert 0.85 < inside.mean() < 0.95
     assert (inside.mean((0, 1)) > 0.82).all() and (inside.mean((0, 1)) < 0.97).all()
 
@@ -239,6 +242,30 @@ def test_streamed_features_give_the_same_model(sine, monkeypatch):
     assert parts.posterior_.sample(sine.X[:2], LEVELS, 3, random_state=0).shape == (3, 2, 5)
 
 
+def test_auto_projects_the_kernel_of_many_rows_on_landmarks(sine, monkeypatch):
+    exact = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
+    assert "exact" in str(exact.summary())
+    monkeypatch.setattr(quantile_model, "MAX_EXACT_ROWS", 100)
+    monkeypatch.setattr(quantile_model, "NUM_LANDMARKS", 60)
+    projected = InfiniteQuantileRegressor(tol=1e-5, **FIXED).fit(sine.X, sine.y)
+    assert "projected" in str(projected.summary()) and projected.fit_report_.converged
+    assert len(projected.function_.weights) < len(exact.function_.weights)
+    for ours, theirs in zip(*(m.predict(sine.X, LEVELS, return_std=True) for m in (projected, exact)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.02)
+    always = InfiniteQuantileRegressor(num_frequencies=None, **FIXED).fit(sine.X, sine.y)
+    np.testing.assert_array_equal(always.predict(sine.X, LEVELS), exact.predict(sine.X, LEVELS))
+
+
+@pytest.mark.slow
+def test_fit_of_many_rows_is_close_to_the_oracle():
+    train, test = make_sine_quantiles(20_000, random_state=1), make_sine_quantiles(5000, random_state=2)
+    model = InfiniteQuantileRegressor(random_state=0).fit(train.X, train.y)
+    oracle = pinball_losses(test.y, test.quantiles(test.X, LEVELS), np.array(LEVELS))
+    assert model.pinball_loss(test.X, test.y, LEVELS).sum() < 1.005 * oracle.sum()
+    coverage = (test.y[:, None] <= model.predict(test.X, LEVELS)).mean(0)
+    assert np.abs(coverage - LEVELS).max() < 0.02
+
+
 def test_lam_of_streamed_features_is_selected_on_a_subset(sine, monkeypatch):
     monkeypatch.setattr(quantile_model, "STREAMING_THRESHOLD_ENTRIES", 100)
     monkeypatch.setattr(quantile_model, "MAX_SELECTION_ROWS", 60)
@@ -253,18 +280,6 @@ def test_noncrossing_penalty_raises_for_streamed_features(sine, monkeypatch):
 
 
 # --- predictions and scores -----------------------------------------------------------------------------------------
-
-
-def test_distribution_has_the_predicted_quantiles(fitted, sine):
-    distribution = fitted.predict_distribution(sine.X[:5])
-    np.testing.assert_allclose(
-        distribution.quantile(torch.tensor(LEVELS, dtype=torch.float64)), fitted.predict(sine.X[:5], LEVELS)
-    )
-    inside = distribution.cdf(torch.from_numpy(fitted.predict(sine.X[:5], LEVELS)))
-    np.testing.assert_allclose(inside, np.broadcast_to(LEVELS, (5, 5)), atol=1e-8)
-    arrays = [inside, distribution.mean, distribution.std, distribution.quantile(LEVELS), distribution.density([0.0])]
-    arrays += [distribution.sample(3, random_state=0), distribution.levels, distribution.quantiles]
-    assert all(type(array) is np.ndarray for array in arrays) and len(distribution) == 5
 
 
 @pytest.mark.parametrize("level", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
@@ -284,6 +299,34 @@ def test_calibrated_intervals_have_nominal_coverage(level):
         proportions[calibrate] = np.mean(inside)
     assert abs(proportions[True] - level) < 0.06
     assert proportions[False] < level - 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"noncrossing": "exact"}, {"coupling": "joint"}, {"num_frequencies": 20}])
+def test_calibrated_quantiles_are_monotone_and_the_ends_of_intervals(sine, options):
+    model = InfiniteQuantileRegressor(**options, **FIXED).fit(sine.X[:60], sine.y[:60])
+    levels = LEVELS if "coupling" in options else np.arange(1, 400) / 400
+    curves = model.predict(sine.X, levels)
+    assert (np.diff(curves, axis=1) >= 0).all()
+    bare = model.predict(sine.X, levels, calibrate=False)
+    assert np.abs(curves - bare).max() > 1e-3
+    for level in (0.4, 0.8):
+        ends = model.predict(sine.X, [(1 - level) / 2, (1 + level) / 2])
+        np.testing.assert_array_equal(np.stack(model.predict_interval(sine.X, level), -1), ends)
+
+
+def test_calibrate_false_gives_the_minimizer(sine):
+    calibrated, bare = (
+        InfiniteQuantileRegressor(calibrate=flag, **FIXED).fit(sine.X, sine.y) for flag in (True, False)
+    )
+    assert hasattr(calibrated, "calibration_") and not hasattr(bare, "calibration_")
+    expected = bare.predict(sine.X, LEVELS)
+    np.testing.assert_array_equal(calibrated.predict(sine.X, LEVELS, calibrate=False), expected)
+    assert np.abs(calibrated.predict(sine.X, LEVELS) - expected).max() > 1e-3
+    # a calibration made later is the same
+    np.testing.assert_allclose(bare.predict(sine.X, LEVELS, calibrate=True), calibrated.predict(sine.X, LEVELS))
+    np.testing.assert_array_equal(bare.predict(sine.X, LEVELS), expected)
+    with pytest.raises(InputError, match="calibrate"):
+        bare.predict(sine.X, LEVELS, calibrate="yes")
 
 
 def test_intervals_of_finite_levels_need_learned_ends(sine):
@@ -316,7 +359,7 @@ def test_bands_cover_without_informative_inputs():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         X, y = rng.uniform(-1, 1, (50, 2)), rng.standard_normal(50)
-        model = InfiniteQuantileRegressor(random_state=0).fit(X, y)
+        model = InfiniteQuantileRegressor(calibrate=False, random_state=0).fit(X, y)
         mean, std = model.predict(X[:10], [0.1, 0.5, 0.9], return_std=True)
         inside.append(np.abs(mean - [-1.2816, 0.0, 1.2816]) <= 1.6449 * std)
     assert np.mean(inside) > 0.75
@@ -479,6 +522,16 @@ def test_interrupted_fit_keeps_the_best_curves(sine, monkeypatch):
     with pytest.warns(FitWarning, match="interrupted"):
         model = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
     assert model.fit_report_.interrupted and np.isfinite(model.predict(sine.X, LEVELS)).all()
+
+
+def test_interrupted_calibration_keeps_the_curves(sine, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ovkgp.estimators.quantiles.regressor.calibrate_quantiles", interrupt)
+    with pytest.warns(FitWarning, match="calibration was interrupted"):
+        model = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
+    np.testing.assert_array_equal(model.predict(sine.X, LEVELS), model.predict(sine.X, LEVELS, calibrate=False))
 
 
 def test_interrupted_bootstrap_keeps_complete_replicates(sine, monkeypatch):
