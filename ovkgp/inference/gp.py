@@ -38,7 +38,8 @@ from ovkgp.inference.strategies.selection import (
     streaming_strategy,
 )
 from ovkgp.inference.training.checkpoints import fingerprint_problem
-from ovkgp.inference.training.initialization import initialize, make_grid, register_data_priors, set_initial_values
+from ovkgp.inference.training.initial_grid import grid_around
+from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
 from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize_density, train_independently
 from ovkgp.kernels import ManifoldKernel, num_outputs
@@ -401,7 +402,7 @@ class OperatorValuedGP(Module):
         self.fit_report_ = maximize_density(
             density,
             initial_states=initialization.initial_states(self, init),
-            initial_points=() if init == "current" else make_grid(self, data, vector, initialization),
+            initial_points=() if init == "current" else grid_around(self, data, vector, initialization),
             restarts=restarts,
             max_iter=max_iter,
             tolerance=tolerance,

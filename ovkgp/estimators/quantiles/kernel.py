@@ -28,8 +28,8 @@ from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.tasks.factors import Factor
+from ovkgp.inference.training.initial_grid import make_lengthscale_grid
 from ovkgp.inference.training.lbfgs import Mode, find_mode
-from ovkgp.inference.training.lengthscale_grid import make_lengthscale_grid
 from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.kernels.records import make_scalar_kernel
 

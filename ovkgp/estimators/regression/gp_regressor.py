@@ -63,7 +63,6 @@ from ovkgp.estimators.regression.hyperparameters import (
     reject_sampling,
     supports_partial_fit,
 )
-from ovkgp.estimators.regression.stack import train_stack, uses_stack
 from ovkgp.estimators.regression.training import (
     MODEL_BUILDER,
     TrainedModel,
@@ -73,6 +72,8 @@ from ovkgp.estimators.regression.training import (
     train,
     train_candidate,
     train_candidates,
+    train_stack,
+    uses_stack,
 )
 from ovkgp.estimators.regression.variational import (
     check_likelihood_data,

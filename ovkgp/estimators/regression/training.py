@@ -1,4 +1,4 @@
-"""Training of a `GPRegressor`: structure of the kernel, scaling, feature map and hyperparameters.
+"""Training of a `GPRegressor`: mixture of candidates or structure of the kernel, scaling, feature map and hyperparameters.
 
 Hyperparameters are trained on at most `training_rows` rows. If the feature map makes each step expensive (more than 2000 weights
 without Kronecker structure), they are trained with the exact kernel on fewer rows.
@@ -20,10 +20,14 @@ from gpytorch.kernels import Kernel
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.named_kernels import (
     CANDIDATES,
+    DEFAULT_BASE_KERNEL,
+    SEPARABLE_LIMIT,
     given_kernel,
     make_named_kernel,
+    name_structure,
     shares_scale,
 )
+from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.scaling import Moments, Scaling
 from ovkgp.estimators.common.summary import format_values
 from ovkgp.estimators.common.validation import Table, as_array
@@ -34,8 +38,11 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.gp import check_inputs
 from ovkgp.inference.likelihoods import register_likelihood_priors
+from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.posterior import Posterior
-from ovkgp.inference.stacking.candidates import default_candidates
+from ovkgp.inference.stacking.candidates import CoupledCandidate, default_candidates
+from ovkgp.inference.stacking.stack import fit_stack
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
 from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings, Units
 from ovkgp.inference.training.priors import PriorRegistry, normal
@@ -44,6 +51,8 @@ from ovkgp.kernels import IndependentKernel
 if TYPE_CHECKING:
     from ovkgp.estimators.regression.gp_regressor import GPRegressor
 
+MIN_ROWS_PER_OUTPUT = 6  # with fewer rows, coupled outputs are candidates although none is missing
+STACK = "auto"  # name of the structure of a mixture of candidates
 SELECTION_ROWS = 1000  # maximum number of rows on which the candidates of kernel="auto" are compared
 
 DENSE_ENTRIES = 2500
@@ -110,6 +119,50 @@ class TrainingJob:
             return None
         deviations = torch.from_numpy(self.standardization(kernel).output_scale)
         return Units.of(torch.from_numpy(rows.X.astype(np.float64)), torch.diag(deviations**2))
+
+
+def uses_stack(options, table: Table, checkpoint) -> bool:
+    """Whether these options and data are modeled by a mixture of candidates.
+
+    A mixture is exact and has independent outputs; it has no checkpoints, and its hyperparameters are not exported as draws.
+    """
+    if name_structure(options.kernel) != "auto" or isinstance(options.base_kernel, Kernel) or is_variational(options):
+        return False
+    if options.hyperparameters not in ("auto", "evidence") or options.approximation not in ("auto", "exact"):
+        return False
+    if isinstance(options.noise, str):
+        has_own_noise = options.noise == "per_output" or table.Y.shape[1] == 1 or table.noise is not None
+    else:
+        has_own_noise = np.ndim(as_array(options.noise)) < 2
+    return has_own_noise and checkpoint is None and len(table.X) <= SEPARABLE_LIMIT
+
+
+def train_stack(job: TrainingJob) -> TrainedModel:
+    """Train and weight the candidates."""
+    options, table = job.options, job.table
+    scaling = job.standardization(job.make_kernel("independent"))
+    X, Y, noise = table.scaled(scaling)
+    if noise is None and not isinstance(options.noise, str):
+        fixed = np.broadcast_to(scaled_noise(options.noise, scaling), Y.shape[1:])
+        noise = torch.from_numpy(np.ascontiguousarray(np.broadcast_to(fixed, Y.shape)))
+    data = Observations(X, Y, noise).observed_rows()
+    base = None if options.base_kernel == "auto" else options.base_kernel
+    candidates = [*default_candidates(base), *_coupled_candidates(data, base or DEFAULT_BASE_KERNEL, options.rank)]
+    with name_hyperparameters_on_failure(options, STACK, scaling):
+        stack = fit_stack(candidates, data, average=options.hyperparameters == "auto", verbose=options.verbose)
+    counts = np.isfinite(table.Y).sum(0)
+    shift = counts @ np.log(scaling.output_scale) / counts.sum()  # of the mean log density, in original units
+    scores = {name: replace(score, log_density=score.log_density - shift) for name, score in stack.scores.items()}
+    return TrainedModel(STACK, scaling, "exact", stack.gp, scores, (stack.gp, table), stack.posterior)
+
+
+def _coupled_candidates(data: Observations, base: str, rank: int) -> list[CoupledCandidate]:
+    """Return candidates with coupled outputs, if some are missing or rows are few per output."""
+    is_scarce = data.num_rows < MIN_ROWS_PER_OUTPUT * data.num_outputs
+    if data.num_outputs == 1 or data.num_observed > MAX_DENSE_ENTRIES or (data.is_complete and not is_scarce):
+        return []
+    coupled = [CoupledCandidate("decomposable, full noise", "icm", base, rank)]
+    return coupled if data.is_complete else [*coupled, CoupledCandidate("lmc, full noise", "lmc", base, rank)]
 
 
 def train_candidates(job: TrainingJob, train: Callable) -> tuple[dict[str, OperatorValuedGP], dict[str, float]]:

@@ -23,7 +23,8 @@ from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters
-from ovkgp.inference.training.initialization import initial_grid, initialize, load_raw_state
+from ovkgp.inference.training.initial_grid import make_initial_grid
+from ovkgp.inference.training.initialization import initialize, load_raw_state
 from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator
 from ovkgp.inference.training.numpy_density import NumpyDensity, SingleOutputEvidence
 from ovkgp.inference.training.numpy_values import (
@@ -83,7 +84,7 @@ class OutputProblem:
         self.kernel = make_kernel_node(gp.kernel, self.X, self.numpy_vector)
         self.noise = make_noise_node(gp.noise_model, self.numpy_vector)
         self.priors = make_prior_terms(gp, self.numpy_vector)
-        self.grid = initial_grid(gp, surrogate, self.vector)
+        self.grid = make_initial_grid(gp, surrogate, self.vector)
         self.subset = None
         if len(X) > MAX_SEARCH_ROWS:
             rows = np.random.default_rng(0).permutation(len(X))[: max(MIN_SEARCH_ROWS, len(X) // 4)]

@@ -16,10 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from gpytorch.kernels import IndexKernel, Kernel
 from gpytorch.means import ConstantMean, LinearMean
@@ -30,7 +28,7 @@ from torch import Tensor
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector
+from ovkgp.inference.model.parameter_vector import Bounds
 from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
 from ovkgp.inference.training.kernel_parameters import (
     DEFAULT_PRIORS,
@@ -58,9 +56,6 @@ from ovkgp.inference.training.priors import (
 from ovkgp.kernels import FreeMatrix, FullMatrix, OutputMatrix
 
 RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
-NUM_GRID_LENGTHSCALES = 6  # lengthscales among which the initial one is selected
-GRID_NOISES = (0.3, 0.02)  # initial noise variances, relative to the variance of the output
-GRID_SLOPES = (0.3, 100.0)  # initial variances of a linear term at a typical input, likewise
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
 RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
@@ -106,90 +101,6 @@ def initialize(gp, data: Observations) -> Initialization:
     load_raw_state(gp, current)
     names = {id(parameter): name for name, parameter in gp.named_parameters()}
     return Initialization([values], {names[key]: pair for key, pair in bounds.items() if key in names}, scales)
-
-
-class InitialGrid(NamedTuple):
-    """Initial points (G, k) in the variables of a `ParameterVector`, and the index (G,) of their lengthscale."""
-
-    points: np.ndarray
-    lengthscale: np.ndarray
-
-
-@torch.no_grad()
-def make_grid(gp, data: Observations, vector: ParameterVector, initialization: Initialization) -> np.ndarray:
-    """Return the points (G, k) of `initial_grid` around the initial values from the data. The model is not changed."""
-    current = raw_state(gp)
-    load_raw_state(gp, initialization.values[0])
-    points = initial_grid(gp, data, vector).points
-    load_raw_state(gp, current)
-    return points
-
-
-@torch.no_grad()
-def initial_grid(gp, data: Observations, vector: ParameterVector) -> InitialGrid:
-    """Vary lengthscales, noise and slopes around the present hyperparameters of a model.
-
-    Lengthscales are `NUM_GRID_LENGTHSCALES` values from the median distance of nearest neighbors to 3√d, in units of the columns;
-    noise variances and slope variances are those of `GRID_NOISES` and `GRID_SLOPES`, relative to the data. The variance of a field
-    kernel, which is that of derivatives, follows its lengthscale. Complexity: O(500²·d).
-    """
-    entries = {id(entry.parameter): entry for entry in vector.entries}
-    units = Units.of(data.X, output_covariance(latent_values(gp, data)))
-    found = [
-        (p, entries.get(id(getattr(p.module, f"raw_{p.name}", None)))) for p in kernel_parameters(gp.kernel, units)
-    ]
-    by_role = {role: [(p, e) for p, e in found if e is not None and p.role == role] for role in ROLES}
-    base = vector.expand(vector.get())
-
-    lengthscales = []  # points that differ in lengthscales and variances of derivatives
-    grids = [(entry.span, _grid_variables(parameter, entry)) for parameter, entry in by_role["lengthscale"]]
-    for index in range(NUM_GRID_LENGTHSCALES if grids else 1):
-        point = base.copy()
-        for span, values in grids:
-            point[span] = values[index]
-        steps = [(point[span] - base[span]).mean() for span, _ in grids]
-        for parameter, entry in by_role["variance"]:
-            if parameter.units.is_derivative_variance and steps:
-                point[entry.span] += 2 * steps[0]
-        lengthscales.append(point)
-
-    noise = None if getattr(gp, "likelihood", None) is not None else entries.get(id(gp.noise_model.log_scale))
-    shifts = [0.5 * math.log(value / RELATIVE_NOISE) for value in GRID_NOISES] if noise is not None else [0.0]
-    slopes = GRID_SLOPES if by_role["slope_variance"] else (1.0,)
-    points, indices = [], []
-    for (index, start), shift, slope in product(enumerate(lengthscales), shifts, slopes):
-        point = start.copy()
-        for parameter, entry in by_role["slope_variance"]:
-            size = slope * parameter.units.variance / _positive(parameter.units.mean_squared_norm)
-            point[entry.span] = _variables(entry, size)
-        if noise is not None:
-            point[noise.span] += shift
-        points.append(np.clip(point[vector.kept], *vector.bounds.T))
-        indices.append(index)
-    return InitialGrid(np.stack(points), np.array(indices))
-
-
-def _grid_variables(parameter: KernelParameter, entry) -> list[np.ndarray]:
-    return [_variables(entry, value) for value in _grid_lengthscales(parameter)]
-
-
-def _variables(entry, value: Tensor) -> np.ndarray:
-    return entry.variable(value.to(torch.float64).expand(entry.parameter.shape)).reshape(-1).numpy()
-
-
-def _grid_lengthscales(parameter: KernelParameter) -> Tensor:
-    """Return lengthscales (G, 1) or (G, d), geometric from the median distance of nearest neighbors to 3√d columns."""
-    units = parameter.units
-    scales, X = units.column_scales, units.rows / units.column_scales
-    distances = torch.cdist(X, X).fill_diagonal_(torch.inf).amin(1)
-    distances = distances[(distances > 1e-6) & torch.isfinite(distances)]
-    high = 3 * X.shape[1] ** 0.5
-    low = min(max(distances.median().item() if len(distances) else 0.05, 0.02), high / 2)
-    values = (
-        units.lengthscale_factor * torch.logspace(math.log10(low), math.log10(high), NUM_GRID_LENGTHSCALES).double()
-    )
-    is_ard = parameter.module.raw_lengthscale.shape[-1] > 1
-    return values.unsqueeze(-1) * (scales if is_ard else scales.square().mean().sqrt())
 
 
 @torch.no_grad()

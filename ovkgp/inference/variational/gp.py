@@ -33,7 +33,8 @@ from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
-from ovkgp.inference.training.initialization import initialize, make_grid, register_data_priors, set_initial_values
+from ovkgp.inference.training.initial_grid import grid_around
+from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.inference.training.priors import LogPrior
 from ovkgp.inference.variational.bound import VariationalBound
@@ -294,7 +295,7 @@ class VariationalGP(Module):
                 options |= {"max_iter": max_iter, "tolerance": tolerance}
                 if init != "current":
                     vector = ParameterVector(self, initialization.bounds, initialization.scales)
-                    options["initial_points"] = make_grid(self, data, vector, initialization)
+                    options["initial_points"] = grid_around(self, data, vector, initialization)
                 self.fit_report_ = maximize(self, lambda: collapsed() + log_prior(), **options)
             self._fit_q(data)
         else:

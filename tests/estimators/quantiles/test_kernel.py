@@ -29,8 +29,8 @@ from ovkgp.estimators.quantiles.kernel import (
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.training.initial_grid import make_lengthscale_grid
 from ovkgp.inference.training.lbfgs import find_mode
-from ovkgp.inference.training.lengthscale_grid import make_lengthscale_grid
 from ovkgp.kernels.records import named_kernels
 
 

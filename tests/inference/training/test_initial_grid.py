@@ -1,9 +1,9 @@
-"""Tests of `ovkgp.inference.training.lengthscale_grid`."""
+"""Tests of `ovkgp.inference.training.initial_grid`."""
 
 import numpy as np
 import pytest
 
-from ovkgp.inference.training.lengthscale_grid import make_lengthscale_grid
+from ovkgp.inference.training.initial_grid import make_lengthscale_grid
 
 
 def test_grid_spans_neighbor_distance_to_three_root_d():
