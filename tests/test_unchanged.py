@@ -733,7 +733,10 @@ def ask_gp(model):
         found["noise"] = model.noise_
     if model.fit_report_ is not None:
         found["objective"] = model.fit_report_.objective
-    return found | {f"candidate {name}": value for name, value in getattr(model, "candidates_", {}).items()}
+    return found | {
+        f"candidate {name}": getattr(score, "weight", score)
+        for name, score in getattr(model, "candidates_", {}).items()
+    }
 
 
 def ask_ridge(model):

@@ -1,4 +1,4 @@
-"""Posterior of the quantile curves."""
+"""Posterior of the quantile curves, and predicted distributions of observations."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ovkgp.estimators.quantiles.rows import PERCENTILES
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.sampling.arviz_data import SAMPLES, make_dataset, to_arviz_object
 from ovkgp.inference.tasks.gibbs import fit_gibbs_posterior
+from ovkgp.inference.tasks.quantile_distribution import LevelDistribution
 
 
 class QuantilePosterior:
@@ -113,3 +114,49 @@ class QuantilePosterior:
     def _validate(self, X, quantiles) -> tuple[Tensor, Tensor]:
         X = self._scaling.inputs(input_table(self._estimator, X, reset=False))
         return X, torch.from_numpy(check_levels(quantiles))
+
+
+class QuantileDistribution:
+    """Distributions of m observations from quantiles (m, k) at levels (k,), as NumPy arrays; see `LevelDistribution`."""
+
+    def __init__(self, levels: np.ndarray, quantiles: np.ndarray):
+        self._found = LevelDistribution(torch.from_numpy(levels), torch.from_numpy(quantiles))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def levels(self) -> np.ndarray:
+        """Levels (k,) of the quantiles."""
+        return self._found.levels.numpy()
+
+    @property
+    def quantiles(self) -> np.ndarray:
+        """Quantiles (m, k)."""
+        return self._found.quantiles.numpy()
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Means (m,)."""
+        return self._found.mean.numpy()
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviations (m,)."""
+        return self._found.std.numpy()
+
+    def quantile(self, levels) -> np.ndarray:
+        """Compute quantiles (m, q) at levels (q,), shared by all rows, or (m, q)."""
+        return self._found.quantile(levels).numpy()
+
+    def cdf(self, y) -> np.ndarray:
+        """Compute P(Y ≤ y), (m, q), at y (q,), shared by all rows, or (m, q)."""
+        return self._found.cdf(y).numpy()
+
+    def density(self, y) -> np.ndarray:
+        """Compute the density (m, q) at y (q,) or (m, q); infinite at an atom."""
+        return self._found.density(y).numpy()
+
+    def sample(self, num_samples: int, random_state=None) -> np.ndarray:
+        """Draw independent samples (m, num_samples)."""
+        return self._found.sample(num_samples, random_state).numpy()

@@ -44,7 +44,6 @@ from ovkgp.estimators.common.validation import (
 )
 from ovkgp.estimators.quantiles.conformal import calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
-from ovkgp.estimators.quantiles.distribution import QuantileDistribution
 from ovkgp.estimators.quantiles.model import (
     DEFAULT_LEVELS,
     REARRANGEMENT_LEVELS,
@@ -65,7 +64,7 @@ from ovkgp.estimators.quantiles.model import (
     solve_quantiles,
 )
 from ovkgp.estimators.quantiles.options import QUANTILE_CONSTRAINTS, check_combinations, check_levels
-from ovkgp.estimators.quantiles.posterior import QuantilePosterior
+from ovkgp.estimators.quantiles.posterior import QuantileDistribution, QuantilePosterior
 from ovkgp.estimators.quantiles.rows import (
     PERCENTILES,
     Crossing,

@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.estimators.quantiles.distribution`."""
+"""Tests of `ovkgp.estimators.quantiles.posterior`."""
 
 import numpy as np
 import torch
