@@ -16,7 +16,7 @@ from ovkgp.exceptions import InputError, ModelFileError
 from ovkgp.files import digest, replace_file
 
 FORMAT = "ovkgp"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _DTYPES += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)

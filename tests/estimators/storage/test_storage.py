@@ -1,6 +1,7 @@
 """Tests of saved regressors: loaded models predict the same to 1e-12, and invalid files are rejected."""
 
 import copy
+import dataclasses
 import json
 import os
 import pickle
@@ -26,7 +27,7 @@ import ovkgp
 from ovkgp import GPRegressor
 from ovkgp.estimators.storage import file as model_file
 from ovkgp.estimators.storage.file import FORMAT_VERSION, read_model, write_model
-from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
+from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError, OvkgpError
 from ovkgp.inference.strategies import features as features_strategy
 from ovkgp.inference.strategies import selection as strategies
 from ovkgp.kernels import DecomposableKernel, KnownMatrix
@@ -760,3 +761,33 @@ def test_killed_save_keeps_old_file(path, tmp_path):
     assert path.read_bytes() == before
     assert len(list(tmp_path.glob(".model.ovkgp.*.tmp"))) == 1  # the incomplete temporary file
     assert_equal_predictions(model, through(model, path), *data_of("orff, trained"))
+
+
+# --- mixtures of candidates -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_loaded_mixture_has_the_same_candidates_and_predictions(missing, path):
+    X, Y = table()
+    Y = np.array(Y, dtype=float)
+    if missing:
+        Y[::3, 0] = np.nan
+    model = GPRegressor(random_state=0).fit(X, Y)
+    loaded = through(model, path)
+    assert loaded.kernel_ == "auto" and loaded.candidates_ == model.candidates_
+    for form in ({"return_std": True}, {"return_cov": True}, {"return_cov": "full"}):
+        for one, two in zip(model.predict(X, **form), loaded.predict(X, **form), strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-12 * np.abs(one).max())
+    np.testing.assert_allclose(*(m.predict_quantiles(X, [0.05, 0.95]) for m in (model, loaded)), rtol=1e-10)
+    assert str(loaded.summary()) == str(model.summary())
+    one, two = (m.leave_one_out_entries() for m in (model, loaded))
+    np.testing.assert_allclose(one.mean, two.mean, rtol=1e-10)
+
+
+def test_file_with_an_unknown_candidate_is_rejected(path):
+    model = GPRegressor(random_state=0).fit(*table())
+    candidates = model.posterior_.candidates
+    candidates[0] = dataclasses.replace(candidates[0], base="unknown")
+    model.save(path)
+    with pytest.raises(OvkgpError, match="unknown"):
+        ovkgp.load(path)
