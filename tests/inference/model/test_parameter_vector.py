@@ -61,8 +61,8 @@ NAMES = {
     "sum of sums": (
         lambda: DecomposableKernel(RBFKernel() + LinearKernel(), 2) + DecomposableKernel(RBFKernel(), 2),
         [
-            "component_1.component_1.lengthscale",
-            "component_1.component_2.variance",
+            "component_1.lengthscale",
+            "component_1.variance",
             "component_1.output_matrix",
             "component_2.lengthscale",
             "component_2.output_matrix",

@@ -67,7 +67,7 @@ def test_assess_outputs_lists_only_miscalibrated_ones_of_many():
 def test_calibration_without_held_out_entries_asks_for_rows(features, quantiles, mixed):
     for model in (features, mixed):
         assert "Give rows" in assess(model).note and not assess(model).figures
-    assert "predict_interval" in assess(quantiles).note
+    assert "calibrated on held-out rows" in assess(quantiles).note
 
 
 def test_assessed_level_of_finitely_many_quantiles_is_widest(quantiles):
