@@ -264,8 +264,8 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
         about["held-out"] = held_out
     width = max(map(len, about)) + 3
     lines += [f"  {name:<{width}}{text}" for name, text in about.items()]
-    of_best = " of the heaviest candidate at its mode" if is_mixture else ""
-    lines.append(f"  hyperparameters{of_best} (original units)")
+    of_first = f" of the candidate {next(iter(estimator.candidates_))} at its mode" if is_mixture else ""
+    lines.append(f"  hyperparameters{of_first} (original units)")
     lines += [f"    {line}" for line in format_hyperparameters(hyperparameter_table(estimator))]
     lines += [
         f"  note: output {name} has only {pluralize(int(count), 'observation')}"

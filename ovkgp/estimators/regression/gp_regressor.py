@@ -167,7 +167,7 @@ class GPRegressor(PosteriorRegressor):
         log p(Y), averaged over draws, or the evidence lower bound of a variational model, in original units.
     candidates_ : dict
         For `kernel="auto"`, the weight of each candidate, its mean log density of held-out entries in original units, and
-        the standard error of that mean; log evidence minus the number of trained parameters if one structure was selected.
+        the standard error of that mean, that of `gp_` first; log evidence minus the number of trained parameters if one structure was selected.
     fit_report_ : FitReport or None
         Report of the optimization; None for "fixed".
     output_names_, n_outputs_, n_features_in_, feature_names_in_
@@ -178,7 +178,9 @@ class GPRegressor(PosteriorRegressor):
     `kernel="auto"` is a mixture of three models of independent outputs: a linear function plus a Matérn-5/2 kernel with one
     lengthscale, a Matérn-3/2 kernel with one lengthscale per input, and a linear function plus a rational quadratic kernel with
     wide priors. Their weights maximize the density of held-out rows (stacking). Correlations between new observations of
-    different outputs are those of the leave-one-out residuals. `gp_` is the heaviest candidate at its mode.
+    different outputs are those of the leave-one-out residuals. If outputs are missing or rows are few per output, coupled
+    outputs with a full noise covariance are candidates too, and a Helmholtz kernel if there are as many outputs as inputs, two
+    or three, of similar scales. `gp_` is the heaviest candidate with independent or coupled outputs, at its mode.
 
     Posteriors of all draws that need more than 1 GB (with the exact kernel beyond about 1500 rows, or 1500 observed entries if
     the kernel is not separable or outputs are missing) are recomputed at every call. Use fewer draws or features there.

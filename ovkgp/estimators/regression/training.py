@@ -51,6 +51,8 @@ from ovkgp.kernels import IndependentKernel
 if TYPE_CHECKING:
     from ovkgp.estimators.regression.gp_regressor import GPRegressor
 
+MAX_SCALE_RATIO = 10.0  # largest ratio of the scales of coordinates, and of components, of a vector field
+MIN_FIELD_ENTRIES = 20  # observed entries that a vector field needs to be a candidate
 MIN_ROWS_PER_OUTPUT = 6  # with fewer rows, coupled outputs are candidates although none is missing
 STACK = "auto"  # name of the structure of a mixture of candidates
 SELECTION_ROWS = 1000  # maximum number of rows on which the candidates of kernel="auto" are compared
@@ -147,12 +149,14 @@ def train_stack(job: TrainingJob) -> TrainedModel:
         noise = torch.from_numpy(np.ascontiguousarray(np.broadcast_to(fixed, Y.shape)))
     data = Observations(X, Y, noise).observed_rows()
     base = None if options.base_kernel == "auto" else options.base_kernel
-    candidates = [*default_candidates(base), *_coupled_candidates(data, base or DEFAULT_BASE_KERNEL, options.rank)]
+    coupled = _coupled_candidates(data, base or DEFAULT_BASE_KERNEL, options.rank)
+    candidates = [*default_candidates(base), *coupled, *_field_candidates(data, base or DEFAULT_BASE_KERNEL, scaling)]
     with name_hyperparameters_on_failure(options, STACK, scaling):
         stack = fit_stack(candidates, data, average=options.hyperparameters == "auto", verbose=options.verbose)
     counts = np.isfinite(table.Y).sum(0)
     shift = counts @ np.log(scaling.output_scale) / counts.sum()  # of the mean log density, in original units
     scores = {name: replace(score, log_density=score.log_density - shift) for name, score in stack.scores.items()}
+    scores = {stack.name: scores.pop(stack.name)} | scores  # that of `gp_` first
     return TrainedModel(STACK, scaling, "exact", stack.gp, scores, (stack.gp, table), stack.posterior)
 
 
@@ -163,6 +167,21 @@ def _coupled_candidates(data: Observations, base: str, rank: int) -> list[Couple
         return []
     coupled = [CoupledCandidate("decomposable, full noise", "icm", base, rank)]
     return coupled if data.is_complete else [*coupled, CoupledCandidate("lmc, full noise", "lmc", base, rank)]
+
+
+def _field_candidates(data: Observations, base: str, scaling: Scaling) -> list[CoupledCandidate]:
+    """Return a Helmholtz kernel, if inputs and outputs may be the coordinates and components of a vector field.
+
+    They are as many, two or three, and have similar scales, since those of a field have common units.
+    """
+    num_dims, scales = data.X.shape[1], (scaling.input_scale, scaling.output_scale)
+    is_field = num_dims == data.num_outputs in (2, 3) and all(
+        np.ptp(np.log(s)) < np.log(MAX_SCALE_RATIO) for s in scales
+    )
+    if not is_field or not MIN_FIELD_ENTRIES <= data.num_observed <= MAX_DENSE_ENTRIES:
+        return []
+    inputs, outputs = (tuple((s / np.sqrt(np.mean(s**2))).tolist()) for s in scales)
+    return [CoupledCandidate("helmholtz", "helmholtz", base, input_scale=inputs, output_scale=outputs)]
 
 
 def train_candidates(job: TrainingJob, train: Callable) -> tuple[dict[str, OperatorValuedGP], dict[str, float]]:
@@ -317,9 +336,9 @@ def _restore_priors(gp: OperatorValuedGP | VariationalGP, estimator) -> None:
     """Register the priors of a named kernel; those of a kernel object, in units of the data, are not stored."""
     if not has_kernel_object(estimator):
         candidates = getattr(estimator, "candidates_", {}) if estimator.kernel_ == "auto" else {}
-        heaviest = max(candidates, key=lambda name: candidates[name].weight, default=None)
+        shown = next(iter(candidates), None)
         base = None if estimator.base_kernel == "auto" else estimator.base_kernel
-        is_wide = any(one.name == heaviest and one.priors == WIDE_PRIORS for one in default_candidates(base))
+        is_wide = any(one.name == shown and one.priors == WIDE_PRIORS for one in default_candidates(base))
         register_priors(gp, estimator.scaling_, None, WIDE_PRIORS if is_wide else DEFAULT_PRIORS)
 
 

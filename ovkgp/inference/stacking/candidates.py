@@ -1,4 +1,4 @@
-"""Candidate models of a mixture, on standardized data: independent outputs, and coupled ones with a full noise covariance.
+"""Candidate models of a mixture, on standardized data: independent outputs, coupled ones, and vector fields.
 
 An independent candidate gives every output its own Gaussian process with mean zero and the kernel
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
-from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction, normal_cdf
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
@@ -37,7 +37,7 @@ from ovkgp.inference.training.initialization import (
 )
 from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
 from ovkgp.inference.training.maximize import prefix_failures
-from ovkgp.kernels import DecomposableKernel, IndependentKernel
+from ovkgp.kernels import DecomposableKernel, HelmholtzKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
 NUM_FOLDS = 5  # folds of rows that are held out, if the hyperparameters are those of the mode
@@ -214,69 +214,117 @@ def _fold_density(
 
 @dataclass(frozen=True)
 class CoupledCandidate:
-    """Coupled outputs, with a full noise covariance: one separable kernel ("icm"), or the sum of `rank` of rank one ("lmc").
+    """Coupled outputs: one separable kernel ("icm"), the sum of `rank` of rank one ("lmc"), or a vector field ("helmholtz").
 
-    With a diagonal noise, correlated noise would be taken for a correlated signal.
+    The first two have a full noise covariance: with a diagonal one, correlated noise would be taken for a correlated signal. The
+    inputs of a field have one common unit, and so have its outputs: standardized columns are multiplied by `input_scale` and
+    `output_scale`, if these are given.
     """
 
     name: str
     structure: str
     base: str
     rank: int = 2
+    input_scale: tuple[float, ...] | None = None
+    output_scale: tuple[float, ...] | None = None
 
     def make_gp(self, num_dims: int, num_outputs: int) -> OperatorValuedGP:
         """Make the model with default priors."""
-        rank = min(self.rank, num_outputs)
-        count, each = (1, rank) if self.structure == "icm" else (max(rank, 2), 1)
-        terms = [DecomposableKernel(make_scalar_kernel(self.base, num_dims), num_outputs, each) for _ in range(count)]
-        kernel = terms[0] if count == 1 else AdditiveKernel(*terms)
-        gp = OperatorValuedGP(kernel, mean="constant", noise="full")
+        if self.structure == "helmholtz":
+            kernel = HelmholtzKernel(make_scalar_kernel(self.base), num_dims=num_dims)
+        else:
+            rank = min(self.rank, num_outputs)
+            count, each = (1, rank) if self.structure == "icm" else (max(rank, 2), 1)
+            bases = [make_scalar_kernel(self.base, num_dims) for _ in range(count)]
+            terms = [DecomposableKernel(base, num_outputs, each) for base in bases]
+            kernel = terms[0] if count == 1 else AdditiveKernel(*terms)
+        noise = "per_output" if self.structure == "helmholtz" else "full"
+        gp = OperatorValuedGP(kernel, mean="constant", noise=noise)
         register_default_priors(gp.kernel, num_dims)
         register_noise_prior(gp.noise_model)
         return gp
 
     def train(self, data: Observations, *, average: bool = True) -> FittedCandidate:
         """Train the model, on a subset of the rows if its kernel matrix is large, and condition it on all."""
-        gp = self.make_gp(data.X.shape[1], data.num_outputs)
+        gp, own = self.make_gp(data.X.shape[1], data.num_outputs), self.scale(data)
         is_separable = self.structure == "icm" and data.is_complete and data.noise is None
         rows = None if is_separable else max(int(COUPLED_ENTRIES / data.num_observed * data.num_rows), 2)
         with warnings.catch_warnings():  # of points that the optimizer rejects
             warnings.simplefilter("ignore", NumericalWarning)
-            gp.fit(data.X, data.Y, data.noise, training_rows=rows, random_state=0)
+            gp.fit(own.X, own.Y, own.noise, training_rows=rows, random_state=0)
         posterior = self.condition(data, raw_state(gp))
-        mean, std, *_ = gp.leave_one_out(data.X, data.Y, data.noise, groups="rows")
+        mean, std, _ = posterior.leave_groups_out(data, torch.arange(data.num_rows))
         scores = ((data.Y - mean) / std).numpy()
         log_density = -0.5 * (scores**2 + math.log(2 * math.pi)) - std.log().numpy()
         return FittedCandidate(self.name, lambda: gp, posterior, log_density, scores, gp.fit_report_)
 
     def condition(self, data: Observations, state: dict[str, Tensor]) -> CoupledPosterior:
         """Condition the model at given raw parameters."""
-        gp = self.make_gp(data.X.shape[1], data.num_outputs)
+        gp, own = self.make_gp(data.X.shape[1], data.num_outputs), self.scale(data)
         load_raw_state(gp, state)
-        return CoupledPosterior(gp, gp.condition(data.X, data.Y, None, data.noise), state)
+        return CoupledPosterior(self, gp, gp.condition(own.X, own.Y, None, own.noise), state, data)
+
+    def scale(self, data: Observations) -> Observations:
+        """Return data in the units of the model."""
+        if self.output_scale is None:
+            return data
+        by_output = torch.tensor(self.output_scale, dtype=torch.float64)
+        noise = None if data.noise is None else data.noise * by_output.square()
+        return Observations(self.scale_inputs(data.X), data.Y * by_output, noise)
+
+    def scale_inputs(self, X: Tensor) -> Tensor:
+        """Return inputs in the units of the model."""
+        return X if self.input_scale is None else X * torch.tensor(self.input_scale, dtype=torch.float64)
 
 
 class CoupledPosterior(Posterior):
-    """Posterior of a coupled candidate, and the model and raw parameters from which it was computed."""
+    """Posterior of a coupled candidate in standardized units, and the model and raw parameters from which it was computed."""
 
-    def __init__(self, gp: OperatorValuedGP, posterior: Posterior, state: dict[str, Tensor]):
-        self.gp, self.posterior, self.state = gp, posterior, state
-        self.num_outputs, self.num_dims, self.noise = posterior.num_outputs, posterior.num_dims, posterior.noise
-        self.log_evidence = posterior.log_evidence
+    def __init__(
+        self,
+        candidate: CoupledCandidate,
+        gp: OperatorValuedGP,
+        posterior: Posterior,
+        state: dict[str, Tensor],
+        data: Observations,
+    ):
+        self.candidate, self.gp, self.posterior, self.state = candidate, gp, posterior, state
+        self.num_outputs, self.num_dims = posterior.num_outputs, posterior.num_dims
+        scale = (1.0,) * self.num_outputs if candidate.output_scale is None else candidate.output_scale
+        self.scale = torch.tensor(scale, dtype=torch.float64)
+        self.noise = posterior.noise / torch.outer(self.scale, self.scale)
+        self.log_evidence = posterior.log_evidence + float(data.observed.sum(0).double() @ self.scale.log())
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> Prediction:
-        return self.posterior.predict(X, cov, noise)
+        X = self.candidate.scale_inputs(validate_inputs(X, self.num_dims).double())
+        found = self.posterior.predict(X, cov, noise)
+        covariance = None if found.form == "none" else self._rescale(found._covariance, found.form)
+        return Prediction(found.mean / self.scale, covariance, found.form)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        return self.posterior.latent(X, form)
+        prediction = self.predict(X, form)
+        return prediction.mean, prediction._covariance
+
+    def _rescale(self, covariance: Tensor, form: str) -> Tensor:
+        if form == "diag":
+            return covariance / self.scale.square()
+        scale = self.scale if form == "output" else self.scale.repeat(len(covariance) // self.num_outputs)
+        return covariance / torch.outer(scale, scale)
 
     def max_chunk_rows(self, form: str) -> int:
         return self.posterior.max_chunk_rows(form)
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        return self.posterior.sample_functions(k, random_state=random_state)
+        draws = self.posterior.sample_functions(k, random_state=random_state)
+
+        def evaluate(X: Tensor, index: Tensor) -> Tensor:
+            return draws._evaluate(self.candidate.scale_inputs(X), index) / self.scale
+
+        return FunctionDraws(evaluate, k, self.num_dims)
 
     def leave_groups_out(self, data: Observations, groups: Tensor) -> Tensor:
         """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), (3, n, p)."""
-        mean, std, *_ = self.gp.leave_one_out(data.X, data.Y, data.noise, groups=groups.numpy())
+        own = self.candidate.scale(data)
+        mean, std, *_ = self.gp.leave_one_out(own.X, own.Y, own.noise, groups=groups.numpy())
+        mean, std = mean / self.scale, std / self.scale
         return torch.stack([mean, std, normal_cdf(data.Y, mean, std)])

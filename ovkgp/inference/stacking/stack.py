@@ -96,9 +96,13 @@ class StackPosterior(MixturePosterior):
 
 @dataclass(frozen=True)
 class FittedStack:
-    """A trained mixture: posterior, the model of the heaviest candidate at its mode, scores of all candidates, and a report."""
+    """A trained mixture: posterior, scores of all candidates, and the model of one of them at its mode, with a report.
+
+    That candidate is the heaviest one in the units of the data; a vector field has other units.
+    """
 
     posterior: StackPosterior
+    name: str
     gp: OperatorValuedGP
     scores: dict[str, CandidateScore]
 
@@ -135,12 +139,13 @@ def fit_stack(
     parts = [fits[i].posterior for i in kept]
     own = weights[kept] / weights[kept].sum()
     posterior = StackPosterior(parts, own, [candidates[i] for i in kept], data, correlation)
-    best = fits[int(np.argmax(weights))]
+    in_units = [fit for fit, one in zip(fits, candidates, strict=False) if getattr(one, "input_scale", None) is None]
+    best = max(in_units, key=lambda fit: scores[fit.name].weight)
     gp = best.make_gp()
     gp.fit_report_ = _report(best, fits, data, time.monotonic() - began)
     if gp.fit_report_.interrupted:
         warnings.warn(f"Training {gp.fit_report_.message}.", FitWarning, stacklevel=2)
-    return FittedStack(posterior, gp, scores)
+    return FittedStack(posterior, best.name, gp, scores)
 
 
 def _score(fit: FittedCandidate, weight: float) -> CandidateScore:
@@ -150,7 +155,7 @@ def _score(fit: FittedCandidate, weight: float) -> CandidateScore:
 
 
 def _report(best: FittedCandidate, fits: list[FittedCandidate], data: Observations, seconds: float) -> FitReport:
-    """Report the training of the heaviest candidate, and the work of all."""
+    """Report the training of one candidate, and the work of all."""
     interrupted, report = any(fit.report.interrupted for fit in fits), best.report
     messages = ("was interrupted: the parameters are the best so far",) if interrupted else report.messages
     return replace(

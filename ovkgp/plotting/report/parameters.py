@@ -70,7 +70,8 @@ def _make_table_of_points(estimator) -> ParameterTable:
         origin = f"point estimates, the values of {describe_training_goal(estimator)}"
     is_mixture = named_structure(estimator) == "auto"
     if is_mixture:
-        origin = f"those of the heaviest candidate, the values of {describe_training_goal(estimator)}"
+        first = next(iter(estimator.candidates_))
+        origin = f"those of the candidate {first}, the values of {describe_training_goal(estimator)}"
     if laplace is None:
         return _make_table(estimator, f"These are {origin}. Their uncertainty is unknown.", rows)
     rows, notes = _add_intervals(rows, estimator, laplace), laplace.notes

@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
+from ovkgp.datasets import make_drifters
 from ovkgp.estimators.common.named_kernels import approximate, make_named_kernel
 from ovkgp.estimators.common.scaling import in_original_units
 from ovkgp.estimators.common.validation import Table
@@ -732,3 +733,12 @@ def test_predictions_from_one_row_scale_with_the_units():
     unscaled, scaled = (ovkgp.GPRegressor(random_state=0).fit([[1.0, 2.0]], [[3.0 * s, 5.0 * s]]) for s in (1.0, 1e6))
     ratio = scaled.predict(far, return_std=True)[1] / unscaled.predict(far, return_std=True)[1]
     np.testing.assert_allclose(ratio, 1e6, rtol=1e-4)
+
+
+def test_vector_field_is_a_candidate_of_auto_with_similar_scales():
+    X, Y, _ = make_drifters(60, random_state=0)
+    model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    assert "helmholtz" in model.candidates_ and next(iter(model.candidates_)) != "helmholtz"
+    assert np.isfinite(model.predict(X)).all() and "lengthscale" in model.summary()
+    scaled = ovkgp.GPRegressor(random_state=0).fit(X, Y * [1.0, 1000.0])
+    assert "helmholtz" not in scaled.candidates_

@@ -162,3 +162,37 @@ def test_spectra_are_predicted_by_the_linear_term():
     rows = Observations(torch.from_numpy(X[train]), torch.from_numpy(y[train, None]))
     mean = fit_stack(default_candidates(), rows).posterior.predict(torch.from_numpy(X[test]), "none").mean[:, 0]
     assert np.sqrt(np.mean((mean.numpy() - y[test]) ** 2)) < 0.05
+
+
+def test_vector_field_is_computed_in_common_units():
+    """Standardized columns times the given scales are the data of the field; predictions are in standardized units."""
+    rows = data(24)
+    inputs, outputs = (0.5, 1.3), (0.7, 1.2)
+    candidate = CoupledCandidate("field", "helmholtz", "rbf", input_scale=inputs, output_scale=outputs)
+    fit = candidate.train(rows)
+    scale = torch.tensor(outputs).double()
+    own = rows.X * torch.tensor(inputs).double(), rows.Y * scale
+    direct = fit.make_gp().condition(*own)
+    points = torch.randn(3, 2, dtype=torch.float64)
+    for form in ("diag", "output", "full"):
+        found = fit.posterior.predict(points, form, noise=True)
+        expected = direct.predict(points * torch.tensor(inputs).double(), form, noise=True)
+        torch.testing.assert_close(found.mean * scale, expected.mean)
+        torch.testing.assert_close(found.std * scale, expected.std)
+    tiled = scale.repeat(3)
+    torch.testing.assert_close(found.cov * torch.outer(tiled, tiled), expected.cov)
+    torch.testing.assert_close(fit.posterior.noise * torch.outer(scale, scale), direct.noise)
+    assert fit.posterior.log_evidence == pytest.approx(direct.log_evidence + 24 * np.log(outputs).sum())
+    functions = fit.posterior.sample_functions(2, random_state=0)(points)
+    moved = direct.sample_functions(2, random_state=0)(points * torch.tensor(inputs).double())
+    torch.testing.assert_close(functions * scale, moved)
+    loo = fit.make_gp().leave_one_out(*own, groups="rows")
+    density = torch.distributions.Normal(loo.mean, loo.std).log_prob(own[1]) + scale.log()
+    np.testing.assert_allclose(fit.log_density, density, rtol=1e-8)
+
+
+def test_mixture_with_a_field_shows_the_model_of_another_candidate():
+    rows = data(24)
+    field = CoupledCandidate("field", "helmholtz", "rbf", input_scale=(1.0, 1.0), output_scale=(1.0, 1.0))
+    stack = fit_stack([field, CHEAP[0]], rows)
+    assert stack.name == CHEAP[0].name and set(stack.scores) == {"field", CHEAP[0].name}
