@@ -170,13 +170,13 @@ def test_vector_field_is_computed_in_common_units():
     inputs, outputs = (0.5, 1.3), (0.7, 1.2)
     candidate = CoupledCandidate("field", "helmholtz", "rbf", input_scale=inputs, output_scale=outputs)
     fit = candidate.train(rows)
-    scale = torch.tensor(outputs).double()
-    own = rows.X * torch.tensor(inputs).double(), rows.Y * scale
+    scale = torch.tensor(outputs, dtype=torch.float64)
+    own = rows.X * torch.tensor(inputs, dtype=torch.float64), rows.Y * scale
     direct = fit.make_gp().condition(*own)
     points = torch.randn(3, 2, dtype=torch.float64)
     for form in ("diag", "output", "full"):
         found = fit.posterior.predict(points, form, noise=True)
-        expected = direct.predict(points * torch.tensor(inputs).double(), form, noise=True)
+        expected = direct.predict(points * torch.tensor(inputs, dtype=torch.float64), form, noise=True)
         torch.testing.assert_close(found.mean * scale, expected.mean)
         torch.testing.assert_close(found.std * scale, expected.std)
     tiled = scale.repeat(3)
@@ -184,7 +184,7 @@ def test_vector_field_is_computed_in_common_units():
     torch.testing.assert_close(fit.posterior.noise * torch.outer(scale, scale), direct.noise)
     assert fit.posterior.log_evidence == pytest.approx(direct.log_evidence + 24 * np.log(outputs).sum())
     functions = fit.posterior.sample_functions(2, random_state=0)(points)
-    moved = direct.sample_functions(2, random_state=0)(points * torch.tensor(inputs).double())
+    moved = direct.sample_functions(2, random_state=0)(points * torch.tensor(inputs, dtype=torch.float64))
     torch.testing.assert_close(functions * scale, moved)
     loo = fit.make_gp().leave_one_out(*own, groups="rows")
     density = torch.distributions.Normal(loo.mean, loo.std).log_prob(own[1]) + scale.log()
