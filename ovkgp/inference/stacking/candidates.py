@@ -324,7 +324,8 @@ class CoupledPosterior(Posterior):
 
     def leave_groups_out(self, data: Observations, groups: Tensor) -> Tensor:
         """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), (3, n, p)."""
-        own = self.candidate.scale(data)
-        mean, std, *_ = self.gp.leave_one_out(own.X, own.Y, own.noise, groups=groups.numpy())
+        own, is_by_row = self.candidate.scale(data), int(groups.max()) + 1 == data.num_rows
+        labels = "rows" if is_by_row else groups.numpy()
+        mean, std, *_ = self.gp.leave_one_out(own.X, own.Y, own.noise, groups=labels)
         mean, std = mean / self.scale, std / self.scale
         return torch.stack([mean, std, normal_cdf(data.Y, mean, std)])

@@ -62,8 +62,8 @@ NAMES = {
         lambda: DecomposableKernel(RBFKernel() + LinearKernel(), 2) + DecomposableKernel(RBFKernel(), 2),
         [
             "component_1.lengthscale",
-            "component_1.variance",
             "component_1.output_matrix",
+            "component_1.variance",
             "component_2.lengthscale",
             "component_2.output_matrix",
         ],
