@@ -34,6 +34,7 @@ def tables(tmp_path):
     return str(tmp_path)
 
 
+@pytest.mark.slow
 def test_table_is_measured_with_data(benchmark_of, capsys, tables):
     lt135 = benchmark_of("itl_tables").lt135
     claims = lt135(tables, splits=2, names=("crabs", "topo"), couplings=("infinite", "joint"), trials=2)
@@ -45,6 +46,7 @@ def test_table_is_omitted_without_data(benchmark_of, capsys):
     assert "OVKGP_DATA" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_defaults_are_measured_with_data(benchmark_of, capsys, tables):
     claims = benchmark_of("itl_defaults").quantile_tables(tables, names=("crabs", "topo"))
     check_experiment(claims, capsys.readouterr().out, [])
@@ -60,6 +62,7 @@ def test_defaults_find_sines(benchmark_of, capsys):
     check_experiment(claims, capsys.readouterr().out, ["within .01 of the best mode in 2"])
 
 
+@pytest.mark.slow
 def test_defaults_fit_more_rows(benchmark_of, capsys):
     claims = benchmark_of("itl_defaults").quantile_rows(sizes=(200, 400), exact=100, target=200)
     check_experiment(claims, capsys.readouterr().out, ["200 rows in"])

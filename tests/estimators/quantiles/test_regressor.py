@@ -283,6 +283,7 @@ def test_noncrossing_penalty_raises_for_streamed_features(sine, monkeypatch):
 
 
 @pytest.mark.parametrize("level", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
+@pytest.mark.slow
 def test_calibrated_intervals_have_nominal_coverage(level):
     """Few rows and many inputs, where uncalibrated intervals are far too narrow."""
     proportions = {}
@@ -353,6 +354,7 @@ def test_outliers_hardly_change_inner_quantiles():
         np.testing.assert_allclose(moved, clean, atol=0.25)
 
 
+@pytest.mark.slow
 def test_bands_cover_without_informative_inputs():
     """y ~ N(0, 1) independent of X: the uncertainty is that of the prior mean."""
     inside = []

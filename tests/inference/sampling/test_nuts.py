@@ -241,6 +241,7 @@ def test_nuts_samples_funnel():
     assert standard_errors(scaled**2, 1.0) < 4
 
 
+@pytest.mark.slow
 def test_nuts_reports_divergences_of_narrow_funnel():
     sampled = sample_nuts(funnel(width=3.0), 300, 300, 2, [1, 2])
     assert sampled.stats["diverging"].sum() > 5

@@ -494,7 +494,10 @@ def test_interrupt_while_a_group_is_read_keeps_draws(monkeypatch):
     assert data["posterior"]["noise"].shape == (1, 30) and np.isfinite(data["log_likelihood"]["y"].values).all()
 
 
-@pytest.mark.parametrize("case", ["kronecker", "missing", "known", "independent", "features"])
+SLOW_CASES = [pytest.param(case, marks=pytest.mark.slow) for case in ("independent", "features")]
+
+
+@pytest.mark.parametrize("case", ["kronecker", "missing", "known", *SLOW_CASES])
 def test_replicates_have_joint_covariance_of_posterior(case):
     gp, X, Y = two_outputs(n=5)
     known = (

@@ -55,6 +55,7 @@ def test_low_rank_guide_finds_direction_plus_diagonal():
     assert sampled.attrs["elbo"] > -0.1
 
 
+@pytest.mark.slow
 def test_multivariate_bound_is_best_and_below_normalizer():
     density = correlated()
     found = {guide: sample_svi(density, 1000, guide, seed=1).attrs for guide in ("normal", "multivariate")}
