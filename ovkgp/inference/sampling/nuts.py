@@ -69,7 +69,7 @@ class State(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A piece of a trajectory, from `first` to `last` in the order in which it was built."""
+    """A part of a trajectory, from `first` to `last` in the order in which it was built."""
 
     first: State
     last: State

@@ -38,14 +38,14 @@ from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
 MAX_ITERATIONS = 150
 TOLERANCE = 1e-5  # relative change of log π over five iterations of L-BFGS
 FINAL_TOLERANCE = 1e-4  # the same, from the mode for a subset of the rows
-MANY_ROWS, FINAL_ITERATIONS = 1500, 5  # with more rows, so many iterations follow on all rows
+MAX_CONVERGED_ROWS, FINAL_ITERATIONS = 1500, 5  # with more rows, this number of iterations on all rows follows
 MAX_SEARCH_ROWS = 300  # with more rows, the mode for a subset is the initial point
 MIN_SEARCH_ROWS = 200  # smallest number of rows of a subset
-SECOND_RUN_ROWS = 150  # with fewer rows, the optimizer also starts from the second-best lengthscale
+SECOND_RUN_ROWS = 150  # with fewer rows, the optimizer also runs from the second-best lengthscale
 SECOND_RUN_GAP = 30.0  # unless it is that much worse than the best
 HESSIAN_STEP = 5e-3  # step of the differences of the gradient
 MIN_CURVATURE = 0.25  # smallest curvature of log π, in units of the prior
-MAX_DRAWS, FEW_ROWS = 32, 150  # number of draws up to this number of rows; half of it beyond
+MAX_DRAWS, MAX_DRAWS_ROWS = 32, 150  # number of draws up to this number of rows; half of it beyond
 MIN_DRAWS = 8  # with fewer draws the mode is used alone
 MAX_LAPLACE_SIZE = 12_000  # rows times hyperparameters up to which draws are made
 MAX_FACTOR_BYTES = 32e6  # memory for the Cholesky factors of the draws of one output
@@ -154,7 +154,7 @@ class OutputProblem:
         n = len(self.X)
         if n * len(self.vector) > MAX_LAPLACE_SIZE:
             return 0
-        wanted = MAX_DRAWS if n <= FEW_ROWS else MAX_DRAWS // 2
+        wanted = MAX_DRAWS if n <= MAX_DRAWS_ROWS else MAX_DRAWS // 2
         affordable = 2 ** int(math.log2(max(MAX_FACTOR_BYTES / (8 * n * n), 1)))
         return min(wanted, affordable) if affordable >= MIN_DRAWS else 0
 
@@ -170,9 +170,9 @@ class OutputProblem:
         point = evaluator.evaluate(np.clip(first.best.x, *self.vector.bounds.T))
         if point is None:
             return self._search(density, evaluator)
-        max_iter = FINAL_ITERATIONS if len(self.X) > MANY_ROWS else MAX_ITERATIONS
+        max_iter = FINAL_ITERATIONS if len(self.X) > MAX_CONVERGED_ROWS else MAX_ITERATIONS
         run = LBFGSRun(evaluator, point, max_iter, FINAL_TOLERANCE).run()
-        run.converged = run.converged or (len(self.X) > MANY_ROWS and first.converged)
+        run.converged = run.converged or (len(self.X) > MAX_CONVERGED_ROWS and first.converged)
         return [run]
 
     def _search(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> list[LBFGSRun]:
@@ -180,11 +180,11 @@ class OutputProblem:
         points, lengthscale = self.grid
         values = np.array([density.value(u) for u in points])
         order = np.argsort(-values)
-        starts = [order[0]]
+        initial = [order[0]]
         if len(self.X) <= SECOND_RUN_ROWS:
             others = order[lengthscale[order] != lengthscale[order[0]]][:1]
-            starts += [i for i in others if values[i] > values[order[0]] - SECOND_RUN_GAP]
-        found = (evaluator.evaluate(points[start]) for start in starts)
+            initial += [i for i in others if values[i] > values[order[0]] - SECOND_RUN_GAP]
+        found = (evaluator.evaluate(points[index]) for index in initial)
         runs = [LBFGSRun(evaluator, point, MAX_ITERATIONS, TOLERANCE).run() for point in found if point is not None]
         if not runs:
             self.vector.set(points[order[0]])
