@@ -57,6 +57,7 @@ def test_defaults_are_omitted_without_data(benchmark_of, capsys):
     assert "OVKGP_DATA" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_defaults_find_sines(benchmark_of, capsys):
     claims = benchmark_of("itl_defaults").quantile_sines(settings=2, sizes=(60,))
     check_experiment(claims, capsys.readouterr().out, ["within .01 of the best mode in 2"])

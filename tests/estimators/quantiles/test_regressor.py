@@ -214,6 +214,7 @@ def bands(model, seed, n=200):
     return np.abs(mean - quantiles(at, levels)) <= 1.6449 * std
 
 
+@pytest.mark.slow
 def test_90_percent_bands_cover_the_true_curves():
     """100 data sets of 200 rows, levels .1 to .9, x in [.1, 1.4]; lengthscale and λ are typical defaults."""
     model = InfiniteQuantileRegressor(lengthscale=0.57, lam=6.5e-4, calibrate=False, random_state=0)
@@ -555,7 +556,7 @@ def test_interrupted_bootstrap_keeps_complete_replicates(sine, monkeypatch):
 FAST_OPTIONS = {"lengthscale": "median", "lam": 1e-5, "num_tasks": 5, "tol": 1e-3}
 
 
-@parametrize_with_checks([InfiniteQuantileRegressor(random_state=0)])
+@parametrize_with_checks([InfiniteQuantileRegressor(random_state=0, **FAST_OPTIONS)])
 def test_scikit_learn_checks_pass(estimator, check):
     check(estimator)
 
@@ -563,6 +564,7 @@ def test_scikit_learn_checks_pass(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        InfiniteQuantileRegressor(random_state=0),
         InfiniteQuantileRegressor(coupling="joint", random_state=0, **FAST_OPTIONS),
         InfiniteQuantileRegressor(num_frequencies=50, random_state=0, **FAST_OPTIONS),
     ]
