@@ -50,8 +50,8 @@ STRUCTURES = {  # descriptions by structure, as in `kernel_`; "single" is any of
         "K(x, z) = diag(s_1^2 k_1(x, z), …, s_p^2 k_p(x, z))",
     ),
     "auto": Description(
-        "a mixture of models of independent outputs",
-        "Each output is modeled by several candidate Gaussian processes, with and without a linear term, and the candidates are averaged with weights that maximize the density of held-out rows. New observations of different outputs at one point are correlated like the leave-one-out residuals.",
+        "a mixture of models",
+        "The outputs are modeled by several candidates, which are averaged with weights that maximize the density of held-out rows: independent Gaussian processes with and without a linear term and, where outputs are missing, rows are few or the outputs may be a vector field, coupled ones. New observations of independent outputs at one point are correlated like the leave-one-out residuals.",
         "p(y) = Σ_k w_k p_k(y),   k_k(x, z) = 1 + v x · z + s^2 κ_k(x, z)",
     ),
     "identity": Description(

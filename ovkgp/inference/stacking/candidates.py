@@ -252,8 +252,8 @@ class CoupledCandidate:
         with warnings.catch_warnings():  # of points that the optimizer rejects
             warnings.simplefilter("ignore", NumericalWarning)
             gp.fit(own.X, own.Y, own.noise, training_rows=rows, random_state=0)
-        posterior = self.condition(data, raw_state(gp))
-        mean, std, _ = posterior.leave_groups_out(data, torch.arange(data.num_rows))
+            posterior = self.condition(data, raw_state(gp))
+            mean, std, _ = posterior.leave_groups_out(data, torch.arange(data.num_rows))
         scores = ((data.Y - mean) / std).numpy()
         log_density = -0.5 * (scores**2 + math.log(2 * math.pi)) - std.log().numpy()
         return FittedCandidate(self.name, lambda: gp, posterior, log_density, scores, gp.fit_report_)
