@@ -195,8 +195,16 @@ def test_predict_command_keeps_old_file_if_interrupted(folder, monkeypatch):
     assert (folder / "p.csv").read_text() == "old" and not list(folder.glob(".p*"))
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-@pytest.mark.parametrize("recipe", ["multitask", "large_scale", "quantiles", "level_sets", "cost_sensitive"])
+@pytest.mark.parametrize(
+    ("recipe", "suffix"),
+    [
+        ("multitask", "csv"),
+        ("large_scale", "parquet"),
+        ("quantiles", "csv"),
+        ("level_sets", "parquet"),
+        ("cost_sensitive", "csv"),
+    ],
+)
 def test_commands_take_dates(tmp_path, recipe, suffix):
     frame = make_table().assign(when=pd.date_range("2024-01-05 03:00", periods=30, freq="37h"))
     frame.to_csv(tmp_path / "table.csv", index=False)

@@ -58,8 +58,9 @@ def test_whitened_residuals_of_exact_strategies(name, noise, missing):
     check(Problem(name, noise, missing))
 
 
-@pytest.mark.parametrize("n", [14, 60])
-@pytest.mark.parametrize(("name", "noise", "missing"), pairwise(name=KERNELS, noise=NOISES, missing=MISSING))
+@pytest.mark.parametrize(
+    ("name", "noise", "missing", "n"), pairwise(name=KERNELS, noise=NOISES, missing=MISSING, n=[14, 60])
+)
 def test_whitened_residuals_of_random_features(name, noise, missing, n):
     """With 14 rows there are fewer entries than features, with 60 rows more."""
     check(Problem(name, noise, missing, features="orff", n=n))
