@@ -223,8 +223,8 @@ def crps_from_draws(Y, draws, *, sample_weight=None, multioutput="uniform_averag
     Y, draws = _tables_and_draws(Y, draws)
     k, ordered = draws.shape[-1], np.sort(draws, -1)
     rank = 2 * np.arange(1, k + 1) - k - 1
-    apart = 2 * (ordered @ rank) / (k * (k - 1))  # mean |y_i − y_j| over the pairs
-    return _average(Y, np.abs(draws - Y[..., None]).mean(-1) - apart / 2, sample_weight, multioutput)
+    distance = 2 * (ordered @ rank) / (k * (k - 1))  # mean |y_i − y_j| over the pairs
+    return _average(Y, np.abs(draws - Y[..., None]).mean(-1) - distance / 2, sample_weight, multioutput)
 
 
 def energy_score(Y, draws, *, sample_weight=None):

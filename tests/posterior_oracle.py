@@ -71,7 +71,7 @@ class DensePosterior:
         return mean, std, log_density
 
 
-def rows_left_out(posterior, groups=None):
+def leave_rows_out(posterior, groups=None):
     """Mean and standard deviation (n, p) and log density (G,) of each row or group, from the data without it."""
     n, p = posterior.Y.shape
     groups = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]

@@ -56,7 +56,7 @@ class NearestCurve:
         return np.argmin([curve.distances(X) for curve in self.curves], axis=0)
 
 
-def make_two_moons(num_rows: int, *, num_labels: int = 2, spread: float = 0.05, random_state=None) -> Sample:
+def make_two_moons(num_rows: int, *, num_labels: int = 2, noise: float = 0.05, random_state=None) -> Sample:
     """Generate scikit-learn's two moons with few labels: −1 on the upper moon, 1 on the lower, NaN elsewhere (BT-114).
 
     Parameters
@@ -65,7 +65,7 @@ def make_two_moons(num_rows: int, *, num_labels: int = 2, spread: float = 0.05, 
         Number n of rows, half of them on each moon.
     num_labels : int, default=2
         Number of labeled rows per class.
-    spread : float, default=0.05
+    noise : float, default=0.05
         Standard deviation of the points around their curve.
     random_state : int, RandomState or None, default=None
         Seed.
@@ -74,7 +74,7 @@ def make_two_moons(num_rows: int, *, num_labels: int = 2, spread: float = 0.05, 
     -------
     Sample
         X (n, 2), Y (n, 1) and the ground truth, a `NearestCurve`: ±1 everywhere, with `classes` 0 and 1. A label is
-        that of the curve from which a point was drawn; far from it (the moons are 0.5 apart) another curve can be
+        that of the curve from which a point was drawn; far from it (the distance of the moons is 0.5) another curve can be
         nearer.
 
     Notes
@@ -89,14 +89,14 @@ def make_two_moons(num_rows: int, *, num_labels: int = 2, spread: float = 0.05, 
     >>> X.shape, Y.shape, int(np.isfinite(Y).sum())
     ((200, 2), (200, 1), 6)
     """
-    seed, spread = as_seed(random_state), check_nonnegative("spread", spread)
+    seed, noise = as_seed(random_state), check_nonnegative("noise", noise)
     num_rows = check_integer("num_rows", num_rows, minimum=2)
-    X, classes = make_moons(num_rows, noise=spread, random_state=derive_seed(seed, INPUTS))
+    X, classes = make_moons(num_rows, noise=noise, random_state=derive_seed(seed, INPUTS))
     return _keep_labels(X, classes, NearestCurve(MOONS, np.array([[-1.0], [1.0]])), num_labels, seed)
 
 
 def make_circles_and_moons(
-    num_rows: int, *, num_labels: int = 2, spread: float = 0.05, coding: str = "simplex", random_state=None
+    num_rows: int, *, num_labels: int = 2, noise: float = 0.05, coding: str = "simplex", random_state=None
 ) -> Sample:
     """Generate four classes with few labels: two moons, and two nested circles beside them (BT-114).
 
@@ -108,7 +108,7 @@ def make_circles_and_moons(
         Number n of rows, a quarter of them on each curve.
     coding : {"simplex", "one_hot"}, default="simplex"
         Output coding: the 3 outputs of `simplex_code(4)`, or 4 outputs.
-    num_labels, spread, random_state
+    num_labels, noise, random_state
         As for `make_two_moons`.
 
     Returns
@@ -128,14 +128,14 @@ def make_circles_and_moons(
     >>> X.shape, Y.shape, truth.classes([[0.0, 1.0], [-2.75, 0.75]])
     ((400, 2), (400, 3), array([0, 3]))
     """
-    seed, spread = as_seed(random_state), check_nonnegative("spread", spread)
+    seed, noise = as_seed(random_state), check_nonnegative("noise", noise)
     num_rows = check_integer("num_rows", num_rows, minimum=4)
     codes = simplex_code(4).numpy().T if check_one_of("coding", coding, CODINGS) == "simplex" else np.eye(4)
     rng = make_rng(seed, INPUTS)
     half = num_rows // 2
-    moons, on_moons = make_moons(half, noise=spread, random_state=int(rng.integers(2**31)))
+    moons, on_moons = make_moons(half, noise=noise, random_state=int(rng.integers(2**31)))
     circles, on_circles = make_circles(
-        num_rows - half, noise=spread, factor=INNER_RADIUS, random_state=int(rng.integers(2**31))
+        num_rows - half, noise=noise, factor=INNER_RADIUS, random_state=int(rng.integers(2**31))
     )
     X, classes = np.concatenate([moons, circles + CIRCLES_CENTER]), np.concatenate([on_moons, on_circles + 2])
     order = rng.permutation(num_rows)

@@ -77,7 +77,7 @@ def kernel_rule(gram: Tensor, embedding: Tensor, total: float) -> KernelRule:
     return KernelRule(weights, math.sqrt(max(0.0, total - scores.square().sum().item())))
 
 
-def kernel_quadrature(nodes, gram: Tensor, embedding: Tensor, *, negative: str = "refuse") -> TaskMeasure:
+def kernel_quadrature(nodes, gram: Tensor, embedding: Tensor, *, negative: str = "raise") -> TaskMeasure:
     """Return a task measure with the weights of `kernel_rule`, divided by their sum.
 
     Parameters
@@ -88,7 +88,7 @@ def kernel_quadrature(nodes, gram: Tensor, embedding: Tensor, *, negative: str =
         Gram matrix K of the nodes.
     embedding : Tensor of shape (m,)
         Kernel mean z of the nodes.
-    negative : {"refuse", "clip"}, default="refuse"
+    negative : {"raise", "clip"}, default="raise"
         Whether to raise an error if weights are negative, or to set them to 0. A loss with negative weights is not
         convex.
 
@@ -106,9 +106,9 @@ def kernel_quadrature(nodes, gram: Tensor, embedding: Tensor, *, negative: str =
     >>> kernel_quadrature(nodes, gram, gaussian_embedding(nodes, 0.3)[0]).weights.sum().item()
     1.0
     """
-    check_one_of("negative", negative, ("refuse", "clip"))
+    check_one_of("negative", negative, ("raise", "clip"))
     weights = kernel_rule(gram, embedding, 0.0).weights
-    if bool((weights < 0).any()) and negative == "refuse":
+    if bool((weights < 0).any()) and negative == "raise":
         raise InputError(
             f"The kernel rule has {int((weights < 0).sum())} negative weight(s), with which a loss is not convex. "
             'Use fewer nodes, a shorter lengthscale, or negative="clip".'

@@ -34,10 +34,10 @@ def test_labels_agree_with_the_truth():
 
 
 def test_points_lie_near_their_moon():
-    X = make_two_moons(4000, spread=0.05, random_state=0).X
+    X = make_two_moons(4000, noise=0.05, random_state=0).X
     distances = np.min([moon.distances(X) for moon in MOONS], axis=0)
     np.testing.assert_allclose(np.sqrt((distances**2).mean()), 0.05, rtol=0.05)
-    exact = make_two_moons(100, spread=0.0, random_state=0).X
+    exact = make_two_moons(100, noise=0.0, random_state=0).X
     np.testing.assert_allclose(np.min([moon.distances(exact) for moon in MOONS], axis=0), 0, atol=1e-12)
 
 
@@ -85,7 +85,7 @@ def test_distance_to_an_arc_is_the_least_over_points_along_it(arc):
 def test_semi_supervised_data_reject_invalid_options(make):
     with pytest.raises(OptionError, match="num_labels"):
         make(20 if make is make_two_moons else 40, num_labels=11)
-    for option in ({"num_labels": 0}, {"spread": -0.1}, {"spread": np.nan}):
+    for option in ({"num_labels": 0}, {"noise": -0.1}, {"noise": np.nan}):
         with pytest.raises(OptionError, match=next(iter(option))):
             make(40, **option)
     with pytest.raises(OptionError, match="num_rows"):

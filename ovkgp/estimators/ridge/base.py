@@ -44,7 +44,7 @@ from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path, rows_left_out
+from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path, leave_rows_out
 from ovkgp.inference.ridge.solvers import SOLVERS
 
 
@@ -149,7 +149,7 @@ class RidgeEstimator(PosteriorRegressor):
             `mean` and `std` (n, p), `log_density` (n,).
         """
         table = weighted_table(self._check_further_rows(X, y, sample_weight), self._scaled_noise)
-        found, scaling = rows_left_out(self.gp_, *table.scaled(self.scaling_)), self.scaling_
+        found, scaling = leave_rows_out(self.gp_, *table.scaled(self.scaling_)), self.scaling_
         return RowPredictions(scaling.mean(found.mean), scaling.std(found.std), found.log_density.numpy())
 
     def list_parameters(self) -> list[Hyperparameter]:

@@ -143,7 +143,7 @@ def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None, *, rescale: 
     return NoisePath(multipliers, *columns, spectrum)
 
 
-def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None, *, groups="rows") -> LeaveGroupOut:
+def leave_rows_out(gp: OperatorValuedGP, X, Y, noise=None, *, groups="rows") -> LeaveGroupOut:
     """Compute the predictive distribution of each row, or group of rows, given all others, in closed form.
 
     Parameters
@@ -166,10 +166,10 @@ def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None, *, groups="rows") -> L
     --------
     >>> import torch
     >>> from gpytorch.kernels import RBFKernel
-    >>> from ovkgp.inference import OperatorValuedGP, rows_left_out
+    >>> from ovkgp.inference import OperatorValuedGP, leave_rows_out
     >>> X = torch.linspace(0, 6, 30).double().unsqueeze(-1)
     >>> gp = OperatorValuedGP(RBFKernel(), mean="zero", noise=0.01)
-    >>> bool((rows_left_out(gp, X, X.sin()).mean - X.sin()).abs().max() < 0.1)
+    >>> bool((leave_rows_out(gp, X, X.sin()).mean - X.sin()).abs().max() < 0.1)
     True
     """
     return gp.leave_one_out(X, Y, noise, groups=groups)

@@ -253,7 +253,7 @@ class DrawGroups:
     def _omit(self, name: str, wanted: bool | str, reason: str, error: Exception | None = None) -> None:
         if wanted is True:
             raise OptionError(f"{name} cannot be computed: {reason}. Use {name}=False.") from error
-        self.attrs[name] = f"left out: {reason}"
+        self.attrs[name] = f"omitted: {reason}"
 
 
 def _prior_group(gp, names, axes: Axes, random_state, draws: int) -> xarray.Dataset:

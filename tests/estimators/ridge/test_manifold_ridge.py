@@ -184,7 +184,7 @@ def test_manifold_ridge_classifies_two_moons_from_two_labels_each(num_frequencie
 
 
 def test_manifold_ridge_supports_clusters():
-    X, Y, truth = make_two_moons(100, num_labels=1, spread=0.03, random_state=1)
+    X, Y, truth = make_two_moons(100, num_labels=1, noise=0.03, random_state=1)
     ridge = ovkgp.ManifoldRidge(
         lam=0.1, lam_manifold=0.075, lengthscale=0.3, manifold="clusters", num_neighbors=5, random_state=0
     ).fit(X, Y)

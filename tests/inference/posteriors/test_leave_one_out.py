@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import Problem, close
-from posterior_oracle import rows_left_out
+from posterior_oracle import leave_rows_out
 
 from ovkgp.exceptions import InputError
 from ovkgp.kernels import KnownMatrix
@@ -120,7 +120,7 @@ def test_leave_groups_out_equals_deleting_the_group(case, groups):
         problem.Y[4] = torch.nan  # a row without observed outputs in a group with others
         problem.Y[3] = torch.nan  # a group without observed outputs
     labels = None if isinstance(groups, str) else np.array(groups)
-    expected = rows_left_out(problem.oracle(), labels)
+    expected = leave_rows_out(problem.oracle(), labels)
     rtol = 1e-6 if problem.strategy == "iterative" else 1e-8
     found = problem.gp.leave_one_out(problem.X, problem.Y, problem.known, groups=groups)
     for value, reference in zip(found[:2], expected[:2], strict=True):

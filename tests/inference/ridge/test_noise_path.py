@@ -7,10 +7,10 @@ import pytest
 import torch
 from gp_cases import NOISES, Problem
 from posterior_oracle import DensePosterior
-from posterior_oracle import rows_left_out as dense_rows_left_out
+from posterior_oracle import leave_rows_out as dense_rows_left_out
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference import noise_path, rows_left_out
+from ovkgp.inference import noise_path, leave_rows_out
 from ovkgp.kernels import KnownMatrix
 
 MULTIPLIERS = [0.3, 1.0, 20.0]
@@ -47,7 +47,7 @@ def test_noise_path_equals_the_model_at_each_noise_level(name, missing, features
     for i, c in enumerate(MULTIPLIERS):
         gp, known = at_level(problem, c)
         posterior = gp.condition(problem.X, problem.Y, noise=known)
-        held_out = rows_left_out(gp, problem.X, problem.Y, known)
+        held_out = leave_rows_out(gp, problem.X, problem.Y, known)
         assert path.log_evidence[i].item() == pytest.approx(posterior.log_evidence, rel=1e-8)
         assert path.loo_log_density[i].item() == pytest.approx(held_out.log_density.nansum().item(), rel=1e-7)
         torch.testing.assert_close(means[i], posterior.predict(problem.test, "none").mean, rtol=1e-7, atol=1e-8)
@@ -58,7 +58,7 @@ def test_noise_path_equals_the_model_at_each_noise_level(name, missing, features
 def test_leave_row_out_agrees_with_the_dense_oracle(name, missing, features, noise):
     problem = Problem(name, noise, missing, features=features, level=0.05)
     wanted = dense_rows_left_out(problem.oracle())
-    found = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
+    found = leave_rows_out(problem.gp, problem.X, problem.Y, problem.known)
     for mine, theirs in zip(found, wanted, strict=False):
         np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6, atol=1e-7)
 
@@ -92,7 +92,7 @@ def test_leave_row_out_equals_leave_one_out_for_independent_outputs():
     problem = Problem("icm, rank 2", "float", 0.0)
     problem.gp.kernel.output_module = KnownMatrix(torch.eye(3).double())
     entries = problem.gp.leave_one_out(problem.X, problem.Y)
-    found = rows_left_out(problem.gp, problem.X, problem.Y)
+    found = leave_rows_out(problem.gp, problem.X, problem.Y)
     torch.testing.assert_close(found.mean, entries.mean)
     torch.testing.assert_close(found.std, entries.std)
     torch.testing.assert_close(found.log_density, entries.log_density.sum(1))
@@ -101,14 +101,14 @@ def test_leave_row_out_equals_leave_one_out_for_independent_outputs():
 def test_loo_error_is_the_mean_squared_error_of_held_out_rows():
     problem = Problem("icm, rank 2", "float", 0.0)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0])
-    held_out = rows_left_out(problem.gp, problem.X, problem.Y)
+    held_out = leave_rows_out(problem.gp, problem.X, problem.Y)
     assert path.loo_error.item() == pytest.approx((held_out.mean - problem.Y).square().mean().item())
 
 
 def test_loo_error_is_weighted_by_the_inverse_noise():
     problem = Problem("curl-free", "known", 0.3)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0], problem.known)
-    held_out = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
+    held_out = leave_rows_out(problem.gp, problem.X, problem.Y, problem.known)
     observed = ~problem.Y.isnan()
     weights, errors = 1 / problem.known[observed], (held_out.mean - problem.Y)[observed].square()
     assert path.loo_error.item() == pytest.approx(((weights * errors).sum() / weights.sum()).item())
