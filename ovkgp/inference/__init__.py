@@ -12,7 +12,7 @@ from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
-from ovkgp.inference.ridge.noise_path import NoisePath, noise_path, leave_rows_out
+from ovkgp.inference.ridge.noise_path import NoisePath, leave_rows_out, noise_path
 from ovkgp.inference.ridge.solvers import PrimalDual, primal_dual_residual, solve_ridge
 from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
@@ -38,6 +38,7 @@ __all__ = [
     "VariationalGP",
     "draw_prior",
     "hyperparameters",
+    "leave_rows_out",
     "make_likelihood",
     "noise_path",
     "primal_dual_residual",
@@ -45,7 +46,6 @@ __all__ = [
     "process_group",
     "register_covariance_prior",
     "register_data_priors",
-    "leave_rows_out",
     "sample_hyperparameters",
     "solve_ridge",
     "to_long",

@@ -44,7 +44,7 @@ from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path, leave_rows_out
+from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, leave_rows_out, noise_path
 from ovkgp.inference.ridge.solvers import SOLVERS
 
 

@@ -10,7 +10,7 @@ from posterior_oracle import DensePosterior
 from posterior_oracle import leave_rows_out as dense_rows_left_out
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference import noise_path, leave_rows_out
+from ovkgp.inference import leave_rows_out, noise_path
 from ovkgp.kernels import KnownMatrix
 
 MULTIPLIERS = [0.3, 1.0, 20.0]
