@@ -21,6 +21,7 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess, subtract_explained
+from ovkgp.inference.training.initial_grid import grid_around
 from ovkgp.inference.training.initialization import initialize
 from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.inference.training.maximize import maximize_density
@@ -46,9 +47,9 @@ def condition_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor)
 def train_on_grid(
     gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor, *, max_iter: int = 200, verbose: int = 0
 ) -> FitReport:
-    """Train the hyperparameters of a model on pairs in place, by maximizing the evidence from their current values.
+    """Train the hyperparameters of a model on pairs in place, by maximizing the evidence.
 
-    Arguments as in `condition_on_grid`; parameters that do not require a gradient stay fixed. Ctrl-C keeps the best
+    The optimizer begins at the best of the current values, those from the data, and a grid of lengthscales and noises. Arguments as in `condition_on_grid`; parameters that do not require a gradient stay fixed. Ctrl-C keeps the best
     values so far. Complexity per iteration: that of `condition_on_grid`.
     """
     data = gp.observe(make_pairs(X, tasks), Y.flatten(0, 1)).double()
@@ -62,7 +63,14 @@ def train_on_grid(
 
     vector = ParameterVector(gp, initialization.bounds, initialization.scales)
     density = LogDensity(gp, evidence, data, vector, jacobian=False, backend="torch")
-    report = maximize_density(density, max_iter=max_iter, scale=Y.numel(), verbose=verbose)
+    report = maximize_density(
+        density,
+        initial_states=initialization.initial_states(gp, data, "auto"),
+        initial_points=grid_around(gp, data, vector, initialization),
+        max_iter=max_iter,
+        scale=Y.numel(),
+        verbose=verbose,
+    )
     report.num_rows, report.num_observed = len(X), Y.numel()
     with torch.no_grad():
         report.log_evidence = float(evidence())

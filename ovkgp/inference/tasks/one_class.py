@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.functional.factors import Factor, KernelFactor
 from ovkgp.inference.model.fit_report import FitReport
-from ovkgp.inference.tasks.factors import Factor, KernelFactor
 from ovkgp.inference.tasks.one_class_path import OneClassPath, leave_one_out
 from ovkgp.inference.tasks.problem import TaskFunction
 from ovkgp.losses import TaskMeasure

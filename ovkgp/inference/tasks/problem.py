@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ovkgp.checks import check_positive
 from ovkgp.exceptions import InputError
+from ovkgp.functional.factors import Factor
 from ovkgp.inference.model.fit_report import FitReport
-from ovkgp.inference.tasks.factors import Factor
 from ovkgp.losses import CurveLoss
 
 

@@ -11,7 +11,7 @@ from noncrossing_cases import GAMMA_X, dense_gram, quantile_case, rbf, sine_toy
 from task_cases import case, own_nodes
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.tasks.noncrossing import (
     ExactCertificate,
     JoinedLoss,

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from sklearn.svm import OneClassSVM
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.tasks.one_class import (
     OneClassProblem,
     ThresholdOffset,

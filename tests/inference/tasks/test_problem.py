@@ -24,7 +24,7 @@ from task_cases import (
 
 from ovkgp.exceptions import InputError, OptionError, SmoothnessError
 from ovkgp.features import ORFF
-from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.functional.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers.dual import solve_dual
 from ovkgp.inference.tasks.solvers.square import mask_measure

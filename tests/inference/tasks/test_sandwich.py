@@ -145,6 +145,7 @@ def curves_and_std(problem: TaskProblem) -> tuple[torch.Tensor, torch.Tensor]:
     return POINTS @ W, cov.variance(POINTS, problem.tasks).sqrt()
 
 
+@pytest.mark.slow
 def test_sandwich_is_the_variance_over_data_sets():
     curves, std = (
         torch.stack(found) for found in zip(*(curves_and_std(line(seed)) for seed in range(100)), strict=True)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.tasks.factors import Factor
+from ovkgp.functional.factors import Factor
 from ovkgp.inference.tasks.solvers.certificates import check_initial_point
 from ovkgp.inference.tasks.solvers.streamed import (
     StreamedCoordinates,

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ovkgp.checks import as_seed
 from ovkgp.exceptions import InputError
+from ovkgp.functional.factors import Factor
 from ovkgp.inference.algebra.dense import gram
 from ovkgp.inference.algebra.kronecker import eigh
 from ovkgp.inference.model.fit_report import FitReport
-from ovkgp.inference.tasks.factors import Factor
 from ovkgp.inference.tasks.problem import TaskProblem, check_row_weights
 from ovkgp.inference.tasks.solvers.certificates import GapTracker
 from ovkgp.losses import CurveEnvelope, CurveLoss

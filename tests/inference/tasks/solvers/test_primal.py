@@ -31,8 +31,8 @@ from tqdm import tqdm
 from ovkgp import losses
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF, ORFFKernel
+from ovkgp.functional.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers import admm, primal
 from ovkgp.inference.tasks.solvers.admm import ADMM, make_ridge_step

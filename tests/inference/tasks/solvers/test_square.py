@@ -9,8 +9,8 @@ from scipy.optimize import minimize
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
+from ovkgp.functional.factors import FeatureFactor, KernelFactor
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers import square
 from ovkgp.inference.tasks.solvers.dual import solve_dual

@@ -12,7 +12,7 @@ from task_cases import rbf
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference.tasks.factors import FeatureFactor
+from ovkgp.functional.factors import FeatureFactor
 from ovkgp.inference.tasks.solvers.stochastic import (
     FreshTasks,
     NodeBatches,

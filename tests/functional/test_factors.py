@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.inference.tasks.factors`."""
+"""Tests of `ovkgp.functional.factors`."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from task_cases import GAMMA_T, GAMMA_X, M, N, case, gauss, inputs, rbf
 
 from ovkgp.exceptions import FactorizationError, InputError, OptionError, SmoothnessError
 from ovkgp.features import ORFF, ORFFKernel
-from ovkgp.inference.tasks.factors import (
+from ovkgp.functional.factors import (
     DerivativeTaskFactor,
     FeatureFactor,
     KernelFactor,

@@ -1,4 +1,4 @@
-"""Scores of predictions with missing observations: against quadrature and brute force, and as scorers of scikit-learn."""
+"""Tests of `ovkgp.metrics.scores`: against quadrature and brute force, and as scorers of scikit-learn."""
 
 import pickle
 
@@ -212,7 +212,7 @@ def test_energy_scorer_draws_rows_in_chunks(monkeypatch):
     X, Y = rows()
     model = ovkgp.OVKRidge(lam=0.04).fit(X, Y)
     whole = metrics.scorers["neg_energy_score"](model, X, Y)
-    monkeypatch.setattr(metrics, "MAX_JOINT_ENTRIES", 14)
+    monkeypatch.setattr("ovkgp.metrics.scores.MAX_JOINT_ENTRIES", 14)
     assert metrics.scorers["neg_energy_score"](model, X, Y) == pytest.approx(whole, rel=0.05)
 
 

@@ -24,20 +24,6 @@ DEFAULT_LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)  # levels of the pinball loss
 NUM_NODES = 200  # number of Gauss–Legendre nodes on each side of y, for the CRPS of a distribution function
 MAX_JOINT_ENTRIES = 500  # number of entries that are drawn jointly at once
 
-__all__ = [
-    "coverage",
-    "crps_from_cdf",
-    "crps_from_draws",
-    "crps_gaussian",
-    "energy_score",
-    "log_density_gaussian",
-    "make_scorer",
-    "pinball_loss",
-    "r2_score",
-    "root_mean_squared_error",
-    "scorers",
-]
-
 
 def r2_score(Y, mean, *, sample_weight=None, multioutput="uniform_average"):
     """Compute R² over the observed entries of each output.
@@ -70,13 +56,13 @@ def r2_score(Y, mean, *, sample_weight=None, multioutput="uniform_average"):
     >>> r2_score([[1.0, 5.0], [2.0, float("nan")], [3.0, 7.0]], [[1.0, 5.5], [2.5, 0.0], [3.0, 7.0]])
     0.875
     """
-    Y, mean = _tables(Y, mean)
+    Y, mean = check_tables(Y, mean)
     weight, observed = _weights(Y, sample_weight), ~np.isnan(Y)
     found, known = np.full(Y.shape[1], np.nan), observed.sum(0) > 1
     for a in np.flatnonzero(known):
         s = observed[:, a]
         found[a] = complete_r2_score(Y[s, a], mean[s, a], sample_weight=weight[s])
-    return _combine(found, known, multioutput, "two observed values")
+    return combine_outputs(found, known, multioutput, "two observed values")
 
 
 def root_mean_squared_error(Y, mean, *, sample_weight=None, multioutput="uniform_average"):
@@ -100,9 +86,9 @@ def root_mean_squared_error(Y, mean, *, sample_weight=None, multioutput="uniform
     >>> round(root_mean_squared_error([1.0, 2.0, float("nan")], [1.0, 4.0, 0.0]) ** 2, 6)
     2.0
     """
-    Y, mean = _tables(Y, mean)
-    errors = np.sqrt(_average(Y, (Y - mean) ** 2, sample_weight, "raw_values"))
-    return _combine(errors, ~np.isnan(errors), multioutput)
+    Y, mean = check_tables(Y, mean)
+    errors = np.sqrt(average_observed(Y, (Y - mean) ** 2, sample_weight, "raw_values"))
+    return combine_outputs(errors, ~np.isnan(errors), multioutput)
 
 
 def log_density_gaussian(Y, mean, std, *, sample_weight=None, multioutput="uniform_average"):
@@ -126,9 +112,9 @@ def log_density_gaussian(Y, mean, std, *, sample_weight=None, multioutput="unifo
     >>> round(log_density_gaussian([0.0, float("nan")], [0.0, 0.0], [1.0, 1.0]), 4)
     -0.9189
     """
-    Y, mean, std = _tables(Y, mean, std)
+    Y, mean, std = check_tables(Y, mean, std)
     values = -(np.log(2 * np.pi) + 2 * np.log(_check_std(std)) + ((Y - mean) / std) ** 2) / 2
-    return _average(Y, values, sample_weight, multioutput)
+    return average_observed(Y, values, sample_weight, multioutput)
 
 
 def crps_gaussian(Y, mean, std, *, sample_weight=None, multioutput="uniform_average"):
@@ -150,11 +136,11 @@ def crps_gaussian(Y, mean, std, *, sample_weight=None, multioutput="uniform_aver
     >>> round(crps_gaussian([0.0], [0.0], [1.0]), 4)
     0.2337
     """
-    Y, mean, std = _tables(Y, mean, std)
+    Y, mean, std = check_tables(Y, mean, std)
     z = (Y - mean) / _check_std(std)
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     values = std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
-    return _average(Y, values, sample_weight, multioutput)
+    return average_observed(Y, values, sample_weight, multioutput)
 
 
 def crps_from_cdf(Y, cdf, scale, *, sample_weight=None, multioutput="uniform_average"):
@@ -186,13 +172,13 @@ def crps_from_cdf(Y, cdf, scale, *, sample_weight=None, multioutput="uniform_ave
     >>> round(crps_from_cdf([0.0], norm.cdf, [1.0]), 4)
     0.2337
     """
-    Y, scale = _tables(Y, scale)
+    Y, scale = check_tables(Y, scale)
     nodes, weights = np.polynomial.legendre.leggauss(NUM_NODES)
     at, total = np.nan_to_num(Y), np.zeros(Y.shape)
     for t, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         gap, slope = scale * t / (1 - t), weight * scale / (1 - t) ** 2
         total += slope * (cdf(at - gap) ** 2 + (1 - cdf(at + gap)) ** 2)
-    return _average(Y, total, sample_weight, multioutput)
+    return average_observed(Y, total, sample_weight, multioutput)
 
 
 def crps_from_draws(Y, draws, *, sample_weight=None, multioutput="uniform_average"):
@@ -224,7 +210,7 @@ def crps_from_draws(Y, draws, *, sample_weight=None, multioutput="uniform_averag
     k, ordered = draws.shape[-1], np.sort(draws, -1)
     rank = 2 * np.arange(1, k + 1) - k - 1
     distance = 2 * (ordered @ rank) / (k * (k - 1))  # mean |y_i − y_j| over the pairs
-    return _average(Y, np.abs(draws - Y[..., None]).mean(-1) - distance / 2, sample_weight, multioutput)
+    return average_observed(Y, np.abs(draws - Y[..., None]).mean(-1) - distance / 2, sample_weight, multioutput)
 
 
 def energy_score(Y, draws, *, sample_weight=None):
@@ -263,7 +249,7 @@ def energy_score(Y, draws, *, sample_weight=None):
         observed = ~np.isnan(Y[row])
         sample = draws[row, observed].T
         found[row] = np.linalg.norm(sample - Y[row, observed], axis=1).mean() - pdist(sample).mean() / 2
-    return _average(found, found, sample_weight)
+    return average_observed(found, found, sample_weight)
 
 
 def coverage(Y, lower, upper, *, sample_weight=None, multioutput="uniform_average"):
@@ -287,8 +273,8 @@ def coverage(Y, lower, upper, *, sample_weight=None, multioutput="uniform_averag
     >>> coverage([0.0, 2.0, float("nan")], [-1.0, -1.0, -1.0], [1.0, 1.0, 1.0])
     0.5
     """
-    Y, lower, upper = _tables(Y, lower, upper)
-    return _average(Y, (lower <= Y) & (upper >= Y), sample_weight, multioutput)
+    Y, lower, upper = check_tables(Y, lower, upper)
+    return average_observed(Y, (lower <= Y) & (upper >= Y), sample_weight, multioutput)
 
 
 def pinball_loss(Y, quantiles, levels, *, sample_weight=None, multioutput="uniform_average"):
@@ -319,10 +305,10 @@ def pinball_loss(Y, quantiles, levels, *, sample_weight=None, multioutput="unifo
         raise OptionError(f"levels must be numbers strictly between 0 and 1, got {levels.tolist()!r}.")
     Y, quantiles = _tables_and_draws(Y, quantiles, "quantiles", len(levels))
     gaps = Y[..., None] - quantiles
-    return _average(Y, np.maximum(levels * gaps, (levels - 1) * gaps).mean(-1), sample_weight, multioutput)
+    return average_observed(Y, np.maximum(levels * gaps, (levels - 1) * gaps).mean(-1), sample_weight, multioutput)
 
 
-def _tables(Y, *predictions) -> list[np.ndarray]:
+def check_tables(Y, *predictions) -> list[np.ndarray]:
     """Return Y (m, p) and predictions of the same shape."""
     Y = np.asarray(Y, dtype=float)
     if Y.ndim not in (1, 2) or not Y.size:
@@ -339,7 +325,7 @@ def _tables(Y, *predictions) -> list[np.ndarray]:
 
 def _tables_and_draws(Y, draws, name: str = "draws", number: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return Y (m, p) and draws or quantiles (m, p, k)."""
-    (table,), draws = _tables(Y), np.asarray(draws, dtype=float)
+    (table,), draws = check_tables(Y), np.asarray(draws, dtype=float)
     if draws.ndim == 2 and table.shape[1] == 1:
         draws = draws[:, None]
     if draws.ndim != 3 or draws.shape[:2] != table.shape or number not in (None, draws.shape[2]):
@@ -370,15 +356,15 @@ def _weights(Y: np.ndarray, sample_weight) -> np.ndarray:
     return weight
 
 
-def _average(Y: np.ndarray, values: np.ndarray, sample_weight, multioutput: str = "uniform_average"):
+def average_observed(Y: np.ndarray, values: np.ndarray, sample_weight, multioutput: str = "uniform_average"):
     """Average values (m, p) over the rows in which Y (m, p) is observed, and then over outputs."""
     weight = np.where(np.isnan(Y), 0.0, _weights(Y, sample_weight)[:, None])
     total = weight.sum(0)
     sums = (weight * np.where(weight > 0, values, 0.0)).sum(0)
-    return _combine(sums / np.where(total > 0, total, 1.0), total > 0, multioutput)
+    return combine_outputs(sums / np.where(total > 0, total, 1.0), total > 0, multioutput)
 
 
-def _combine(found: np.ndarray, known: np.ndarray, multioutput: str, needed: str = "observed values"):
+def combine_outputs(found: np.ndarray, known: np.ndarray, multioutput: str, needed: str = "observed values"):
     """Return values of outputs (p,), NaN where unknown, or the average of the known ones."""
     if multioutput not in ("uniform_average", "raw_values"):
         raise OptionError(f'multioutput must be "uniform_average" or "raw_values", got {multioutput!r}.')
@@ -423,16 +409,16 @@ def _of_means(function: Callable, estimator, X, Y, **options) -> float:
 
 
 def _log_density(estimator, X, Y, **options) -> float:
-    found, (table,) = _predictive(estimator, X), _tables(Y)
+    found, (table,) = _predictive(estimator, X), check_tables(Y)
     if found.log_density is None:
         raise OptionError(
             f'{type(estimator).__name__} has no predictive density. Use the scorer "neg_crps" or "neg_pinball_loss".'
         )
-    return _average(table, _check_predicted(table, found.log_density(table)), **options)
+    return average_observed(table, _check_predicted(table, found.log_density(table)), **options)
 
 
 def _crps(estimator, X, Y, n_samples: int = 1000, **options) -> float:
-    found, (table,) = _predictive(estimator, X), _tables(Y)
+    found, (table,) = _predictive(estimator, X), check_tables(Y)
     if found.is_gaussian:
         return crps_gaussian(table, found.mean, found.std, **options)
     if found.cdf_below is found.cdf:
@@ -442,7 +428,7 @@ def _crps(estimator, X, Y, n_samples: int = 1000, **options) -> float:
 
 
 def _energy_score(estimator, X, Y, n_samples: int = 500, **options) -> float:
-    (table,) = _tables(Y)
+    (table,) = check_tables(Y)
     return energy_score(table, np.concatenate([*_draws(estimator, X, table, n_samples)]), **options)
 
 

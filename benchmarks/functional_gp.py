@@ -1,0 +1,227 @@
+"""`FunctionGPRegressor` without options: simulated curves, an emulator, white-matter profiles, and CPU seconds.
+
+    python benchmarks/functional_gp.py [simulated] [emulator] [dti] [speed] [--sets 8] [--splits 10]
+
+`simulated`: curves with smooth individual deviations, beside one scikit-learn process per principal component. `emulator`: a
+reaction-diffusion field of 2500 values from 10 and 25 runs. `dti`: squared errors of Table 5.1 of Bouche's thesis, random splits 70/30.
+`speed`: 2000 curves of 500 points, and an emulator of 200 runs and 2500 outputs. Data: folders `emulator` and `dti` of the environment
+variable OVKGP_DATA. One thread; nothing is chosen on test rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from claims import claim, heading, mean_and_std, row
+from scipy.stats import norm
+from sklearn.decomposition import PCA
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from threadpoolctl import threadpool_limits
+
+import ovkgp
+from ovkgp.functional import FunctionalData
+
+
+def simulate(num_curves: int, num_points: int, seed: int, is_drawn: bool = True):
+    """Return a grid, inputs (n, 2), and curves with smooth deviations of standard deviation .3 and noise .05.
+
+    The function of the inputs is drawn from a Matérn-5/2 process, or is (1 + x_2) sin(2π(t + .3 x_1)).
+    """
+    rng = np.random.default_rng(seed)
+    grid, X = np.linspace(0, 1, num_points), rng.uniform(-1, 1, (num_curves, 2))
+    lags = np.abs(grid[:, None] - grid)
+
+    def root(K):
+        return np.linalg.cholesky(K + 1e-8 * np.eye(len(K)))
+
+    def matern(r):
+        return (1 + r + r**2 / 3) * np.exp(-r)
+
+    f = np.sin(2 * np.pi * (grid + 0.3 * X[:, :1])) * (1 + X[:, 1:])
+    if is_drawn:
+        between = np.sqrt(((X[:, None] - X) ** 2).sum(-1))
+        scores = rng.standard_normal(f.shape)
+        f = root(matern(5**0.5 * between)) @ scores @ root(matern(5**0.5 * lags / 0.3)).T
+    smooth = rng.standard_normal(f.shape) @ root(np.exp(-0.5 * lags**2 / 0.15**2)).T
+    return grid, X, f + 0.3 * smooth + 0.05 * rng.standard_normal(f.shape)
+
+
+def component_regression(X: np.ndarray, Y: np.ndarray, new: np.ndarray, explained: float = 0.99):
+    """Predict means and standard deviations by one scikit-learn process per principal component."""
+    pca = PCA(explained, svd_solver="full").fit(Y)
+    means, variances = [], []
+    for score in pca.transform(Y).T:
+        kernel = ConstantKernel() * RBF(np.ones(X.shape[1])) + WhiteKernel()
+        process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=1, random_state=0)
+        mean, std = process.fit(X, score).predict(new, return_std=True)
+        means.append(mean)
+        variances.append(std**2)
+    variance = np.stack(variances, -1) @ pca.components_**2
+    return pca.mean_ + np.stack(means, -1) @ pca.components_, np.sqrt(variance)
+
+
+def crps(mean: np.ndarray, std: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean CRPS of Gaussian predictions."""
+    z = (y - mean) / std
+    return float((std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))).mean())
+
+
+def scores_of(model, X: np.ndarray, Y: np.ndarray, grid=None) -> list[float]:
+    """Return CRPS, log density, and pointwise and simultaneous coverage of 90 % bands."""
+    mean, std = model.predict(X, return_std=True)
+    covered = []
+    for simultaneous in (False, True):
+        lower, upper = model.predict_interval(X, 0.9, simultaneous=simultaneous)
+        inside = (lower <= Y) & (upper >= Y)
+        covered.append(inside.all(1).mean() if simultaneous else inside.mean())
+    return [crps(mean, std, Y), model.predictive(X).log_density(Y.reshape(len(Y), -1)).mean(), *covered]
+
+
+def simulated(sets: int = 8, splits: int = 10) -> list:
+    """Compare predictions of simulated curves with those by principal components."""
+    claims = []
+    for is_drawn, title in ((True, "drawn from a Matérn process"), (False, "sine with an amplitude")):
+        heading(f"{title}, {sets} sets", "model", "CRPS", "log density", "coverage", "simultaneous", "CPU s")
+        found = {"ours": [], "PCA + GP": []}
+        for seed in range(100, 100 + sets):
+            grid, X, Y = simulate(100, 30, seed, is_drawn)
+            start = time.process_time()
+            model = ovkgp.FunctionGPRegressor(random_state=0).fit(X[:40], Y[:40], grid=grid)
+            found["ours"].append([*scores_of(model, X[40:], Y[40:]), time.process_time() - start])
+            start = time.process_time()
+            mean, std = component_regression(X[:40], Y[:40], X[40:])
+            inside = np.abs(mean - Y[40:]) <= 1.645 * std
+            density = norm.logpdf(Y[40:], mean, std).mean()
+            values = crps(mean, std, Y[40:]), density, inside.mean(), inside.all(1).mean()
+            found["PCA + GP"].append([*values, time.process_time() - start])
+        for name, values in found.items():
+            row(name, *np.mean(values, 0))
+        ours, theirs = (np.array(found[name]).mean(0) for name in found)
+        is_better = ours[0] < theirs[0] and ours[1] > theirs[1]
+        claims.append(claim(f"{title}: smaller CRPS and larger log density than PCA + GP, on average", is_better))
+        covers = bool((np.abs(ours[2:4] - 0.9) <= 0.05).all())
+        claims.append(claim(f"{title}: 90 % bands cover 85 to 95 % of values and of curves", covers))
+    return claims
+
+
+def emulator(sets: int = 8, splits: int = 10) -> list:
+    """Emulate a reaction-diffusion field from 10 and 25 runs."""
+    data = np.load(Path(os.environ["OVKGP_DATA"]) / "emulator" / "reaction_diffusion.npz")
+    X, Y = data["X"], data["Y"].astype(np.float64)
+    axis = data["axis"]
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    claims = []
+    for runs in (10, 25):
+        heading(f"reaction-diffusion from {runs} runs, {splits} splits", "model", "1 − R²", "log density", "coverage")
+        found = {"ours": [], "PCA + GP": []}
+        for seed in range(splits):
+            order = np.random.default_rng(seed).permutation(len(X))
+            train, test = order[:runs], order[50:]
+            total = np.square(Y[test] - Y[train].mean(0)).sum()
+            model = ovkgp.FunctionGPRegressor(random_state=0).fit(X[train], Y[train], grid=points)
+            lower, upper = model.predict_interval(X[test], 0.9)
+            inside = ((lower <= Y[test]) & (Y[test] <= upper)).mean()
+            density = model.predictive(X[test]).log_density(Y[test]).mean()
+            found["ours"].append([np.square(model.predict(X[test]) - Y[test]).sum() / total, density, inside])
+            mean, std = component_regression(X[train], Y[train], X[test])
+            inside = (np.abs(mean - Y[test]) <= 1.645 * std).mean()
+            density = norm.logpdf(Y[test], mean, std).mean()
+            found["PCA + GP"].append([np.square(mean - Y[test]).sum() / total, density, inside])
+        for name, values in found.items():
+            row(name, *(mean_and_std(column) for column in np.array(values).T))
+        ours, theirs = (np.array(found[name]) for name in found)
+        wins = int((ours[:, 0] < theirs[:, 0]).sum()), int((ours[:, 1] > theirs[:, 1]).sum())
+        claims.append(
+            claim(
+                f"{runs} runs: smaller error in {wins[0]} and larger density in {wins[1]} of {splits} splits",
+                min(wins) > splits / 2,
+            )
+        )
+    return claims  # fmt: skip
+
+
+def dti(sets: int = 8, splits: int = 10) -> list:
+    """Predict white-matter profiles from other ones."""
+    folder = Path(os.environ["OVKGP_DATA"]) / "dti"
+    tables = [np.genfromtxt(folder / name, delimiter=",", skip_header=1) for name in ("cca.csv", "rcst.csv")]
+    inputs, outputs = (FunctionalData(table, np.linspace(0, 1, table.shape[1])) for table in tables)
+    heading(f"white-matter profiles, {splits} splits", "model", "squared error", "coverage", "CPU s")
+    found = {"ours": [], "mean curve": []}
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(inputs))
+        train, test = order[:70], order[70:]
+        start, truth = time.process_time(), outputs.values[test]
+        model = ovkgp.FunctionGPRegressor(random_state=0).fit(inputs[train], outputs[train])
+        seconds = time.process_time() - start
+        lower, upper = model.predict_interval(inputs[test], 0.9)
+        observed = ~np.isnan(truth)
+        inside = ((lower <= truth) & (truth <= upper))[observed].mean()
+        found["ours"].append([np.nansum((model.predict(inputs[test]) - truth) ** 2, 1).mean(), inside, seconds])
+        mean = np.nanmean(outputs.values[train], 0)
+        found["mean curve"].append([np.nansum((mean - truth) ** 2, 1).mean(), np.nan, 0.0])
+    for name, values in found.items():
+        row(name, *(mean_and_std(column) for column in np.array(values).T))
+    errors = [np.array(found[name])[:, 0].mean() for name in found]
+    return [
+        claim("smaller error than the mean curve, on average (printed: KPL .211, FKRR .215)", errors[0] < errors[1])
+    ]
+
+
+def speed(sets: int = 8, splits: int = 10) -> list:
+    """Measure CPU seconds of large fits."""
+    heading("CPU seconds", "work", "seconds")
+    grid, X, Y = simulate(2000, 500, 0, False)
+    kernel = {"output_basis": "kernel"}
+    trained = _cpu_seconds(lambda: ovkgp.FunctionGPRegressor(**kernel, random_state=0).fit(X, Y, grid=grid))
+    row("2000 × 500, kernel", trained[0])
+    given = _cpu_seconds(lambda: trained[1].gp_.condition(trained[1]._data.X, trained[1]._data.Y))
+    row("given parameters", given[0])
+    mixed = _cpu_seconds(lambda: ovkgp.FunctionGPRegressor(random_state=0).fit(X, Y, grid=grid))
+    row("2000 × 500, auto", mixed[0])
+    rng = np.random.default_rng(0)
+    axis = np.linspace(0, 1, 50)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    X = rng.uniform(size=(200, 2))
+    Y = np.exp(-((points[:, 0] - X[:, :1]) ** 2) / 0.1 - (points[:, 1] - X[:, 1:]) ** 2 / 0.1)
+    emulated = _cpu_seconds(lambda: ovkgp.FunctionGPRegressor(random_state=0).fit(X, Y, grid=points))
+    row("200 × 2500, auto", emulated[0])
+    return [
+        claim("2000 curves of 500 points: below 20 s given hyperparameters", given[0] < 20),
+        claim("2000 curves of 500 points: trained below 120 s", max(trained[0], mixed[0]) < 120),
+        claim("200 runs, 2500 outputs: trained below 10 s", emulated[0] < 10),
+    ]
+
+
+def _cpu_seconds(work):
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+EXPERIMENTS = {"simulated": simulated, "emulator": emulator, "dti": dti, "speed": speed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[[], *EXPERIMENTS], help="experiments; all by default")
+    parser.add_argument("--sets", type=int, default=8, help="simulated data sets")
+    parser.add_argument("--splits", type=int, default=10, help="random splits of real data")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", category=UserWarning)
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        claims = [
+            one for name in options.names or EXPERIMENTS for one in EXPERIMENTS[name](options.sets, options.splits)
+        ]
+    print(f"\n{sum(one.holds for one in claims)} of {len(claims)} claims hold")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""`FunctionalRegressor`, base class of the estimators whose outputs are curves: data, predictions on any grid, bands and draws.
+
+A subclass fits curves that are centered by a mean curve μ, and predicts mean and covariance of the remainder at any points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from ovkgp.checks import as_seed, check_integer, check_probability
+from ovkgp.criticism.predictive_distributions import PredictiveDistribution
+from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
+from ovkgp.estimators.common.options import one_of
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.validation import input_table, output_table, raise_input_errors
+from ovkgp.estimators.storage.values import storable_record
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.functional import FunctionalData, as_functional_data
+from ovkgp.functional.mean_curve import MeanCurve
+from ovkgp.functional.quadrature import RULES, as_points
+from ovkgp.metrics import r2_score
+
+MAX_DEFAULT_POINTS = 200  # number of points of the default grid if curves are observed at different points
+NUM_BAND_DRAWS = 4000  # number of draws of the largest deviation of a simultaneous band
+FUNCTIONAL_ATTRIBUTES = (
+    *("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names"),
+    *("grid_", "domain_", "mean_curve_", "num_curves_", "_input_grid", "_input_domain"),
+)
+"""Fitted attributes of every functional regressor, for model files."""
+FUNCTIONAL_CONSTRAINTS = {
+    "fit_intercept": ["boolean"],
+    "quadrature": [one_of(*RULES)],
+}
+
+storable_record(MeanCurve)
+
+
+class FunctionalRegressor(TableRegressor):
+    """Base class of regressors x ↦ y(·), with curves y observed on a common grid, with gaps, or at different points.
+
+    Subclasses define `_predict_remainder(X, points, form)`, and `_noise_variance(points)` and `_draw_remainders(k, seed)` if they
+    have a predictive distribution.
+    """
+
+    has_predictive: ClassVar[bool] = True
+    std_advice: ClassVar[str] = "Use KernelProjectionRegressor or FunctionalRidge."
+
+    def predict(self, X, grid=None, return_std=False, noise=True):
+        """Predict curves.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d) or FunctionalData
+            Inputs.
+        grid : array-like of shape (m,) or (m, b), or None, default=None
+            Points of the domain at which to predict. If None, `grid_`.
+        return_std : bool, default=False
+            Whether to return the standard deviation.
+        noise : bool, default=True
+            Whether the standard deviation is that of a new observation, or of the latent curve.
+
+        Returns
+        -------
+        mean : ndarray of shape (k, m), or (k,) if y was one-dimensional
+            Predicted curves.
+        std : ndarray of the same shape
+            Only if `return_std`.
+        """
+        X, points = self._check_inputs(X), self._check_grid(grid)
+        mean, variance = self._predict_centered(X, points, "diag" if return_std else "none")
+        mean = self._flat_at(mean + self.mean_curve_(points)[:, 0], grid)
+        if not return_std:
+            return mean
+        return mean, self._flat_at(np.sqrt(variance + self._noise_variance(points) * bool(noise)), grid)
+
+    def predict_interval(self, X, level=0.95, simultaneous=False, grid=None, noise=True):
+        """Predict bands around the curves.
+
+        Parameters
+        ----------
+        X, grid, noise
+            As for `predict`.
+        level : float, default=0.95
+            Probability that the band contains the value at a point or, if `simultaneous`, the values at all points.
+        simultaneous : bool, default=False
+            Whether the band contains the whole curve on the grid with probability `level`. It is a multiple of the standard
+            deviation: the quantile of the largest standardized deviation, estimated with 4000 draws.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (k, m), or (k,) if y was one-dimensional
+            Ends of the bands.
+        """
+        level = check_probability("level", level)
+        X, points = self._check_inputs(X), self._check_grid(grid)
+        mean, covariance = self._predict_centered(X, points, "output" if simultaneous else "diag")
+        extra = np.broadcast_to(self._noise_variance(points), len(points)) * bool(noise)
+        mean = mean + self.mean_curve_(points)[:, 0]
+        if simultaneous:
+            covariance = covariance + np.diag(extra)
+            variance = np.diagonal(covariance, axis1=1, axis2=2)
+            factor = np.array([largest_deviation(one, level) for one in covariance])[:, None]
+        else:
+            variance, factor = covariance + extra, norm.ppf((1 + level) / 2)
+        half = factor * np.sqrt(variance)
+        return self._flat_at(mean - half, grid), self._flat_at(mean + half, grid)
+
+    def sample_functions(self, k=1, random_state=None) -> CurveDraws:
+        """Sample latent curves from the posterior.
+
+        Parameters
+        ----------
+        k : int, default=1
+            Number of functions x ↦ y(·).
+        random_state : int, RandomState instance or None, default=None
+            Seed.
+
+        Returns
+        -------
+        CurveDraws
+            `draws(X, grid)` is (k, n, m) and `draws[i](X, grid)` is (n, m), the same functions at every call.
+        """
+        check_is_fitted(self)
+        self._check_has_std()
+        return CurveDraws(self, self._draw_remainders(check_integer("k", k), as_seed(random_state)), k)
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """Return R² over the observed values of each grid point, averaged over grid points.
+
+        For curves at different points it is 1 minus the squared errors divided by those of the mean curve, over all values.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d) or FunctionalData
+            Inputs.
+        y : array-like of shape (k, m) or (k,), or FunctionalData
+            Curves, NaN where missing.
+        sample_weight : array-like of shape (k,) or None, default=None
+            Weights of the curves.
+
+        Returns
+        -------
+        float
+            R².
+        """
+        if not _has_points(y, None):
+            return super().score(X, y, sample_weight)
+        data = as_functional_data(y)
+        if not data.is_ragged:
+            return r2_score(data.values, self.predict(X, data.grid), sample_weight=sample_weight)
+        inputs = self._check_inputs(X)
+        weights = np.ones(len(data)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        errors, totals = np.zeros(len(data)), np.zeros(len(data))
+        for i, (points, values) in enumerate(data.curves()):
+            centered = values[:, 0] - self.mean_curve_(points)[:, 0]
+            errors[i] = np.sum((centered - self._predict_remainder(inputs[i : i + 1], points, "none")[0][0]) ** 2)
+            totals[i] = np.sum(centered**2)
+        return float(1 - weights @ errors / (weights @ totals))
+
+    def predictive(self, X) -> PredictiveDistribution:
+        """Return the Gaussian distributions of new observations on `grid_`."""
+        mean, std = self.predict(X, return_std=True)
+        mean, std = (values.reshape(len(values), -1) for values in (mean, std))
+
+        def cdf(Y: np.ndarray) -> np.ndarray:
+            return norm.cdf(Y, mean, std)
+
+        return PredictiveDistribution(mean, std, cdf, cdf, True, lambda Y: norm.logpdf(Y, mean, std))
+
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict mean, standard deviation and quantiles at each point of `grid_`."""
+        if not self.has_predictive:
+            return super().prediction_columns(X, request)
+        request.reject_options("a regressor", "costs")
+        found = self.predict(X, return_std=True, noise=not request.latent)
+        mean, std = (values.reshape(len(values), -1) for values in found)
+        deviates = norm.ppf(request.levels).reshape(-1, 1, 1)
+        return request.name_columns(self.output_names_, mean, std, mean + deviates * std)
+
+    def _predict_remainder(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return mean (k, m) and, for form "diag" or "output", variance (k, m) or covariance (k, m, m) of y − μ without noise."""
+        raise NotImplementedError
+
+    def _noise_variance(self, points: np.ndarray) -> float | np.ndarray:
+        """Return the noise variance of a new observation at points (m, b)."""
+        raise NotImplementedError
+
+    def _draw_remainders(self, k: int, seed: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Return k random functions y − μ as a map of X (n, d) and points (m, b) to (k, n, m)."""
+        raise NotImplementedError
+
+    def _predict_centered(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
+        if form != "none":
+            self._check_has_std()
+        return self._predict_remainder(X, points, form)
+
+    def _check_has_std(self) -> None:
+        if not self.has_predictive:
+            raise OptionError(f"{type(self).__name__} has no predictive distribution here. {self.std_advice}")
+
+    def _enter_curves(self, X, y, grid) -> tuple[np.ndarray, FunctionalData]:
+        """Check X and y, store their columns and grids, and return X (n, d) and the curves minus their mean."""
+        X = self._enter_inputs(X)
+        names, self._is_flat = None, False
+        if not _has_points(y, grid):
+            y, names, self._is_flat = output_table(y, X)
+            grid = _column_points(names, y.shape[1]) if grid is None else grid
+        data = as_functional_data(y, grid)
+        with raise_input_errors("y"):
+            check_consistent_length(X, np.empty(len(data)))
+        if data.num_channels > 1:
+            raise InputError(
+                f"y must have one channel, got {data.num_channels}. Fit one estimator per channel, or use FunctionGPRegressor."
+            )
+        if data.has_channels:
+            values = [v[:, 0] for v in data.values] if data.is_ragged else data.values[..., 0]
+            data = FunctionalData(values, data.grid, data.domain)
+        for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
+            delattr(self, fitted)
+        self.grid_, self.domain_, self.num_curves_ = _default_grid(data), data.domain, len(data)
+        self.n_outputs_, self._has_names = len(self.grid_), names is not None
+        self.output_names_ = names or [f"y{j}" for j in range(self.n_outputs_)]
+        self.mean_curve_ = self._fit_mean(data) if self.fit_intercept else zero_curve(data.domain)
+        return X, data.center(self.mean_curve_)[0]
+
+    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
+        """Return the mean curve that the model is centered at."""
+        return data.fit_mean()
+
+    def _enter_inputs(self, X) -> np.ndarray:
+        """Check inputs (n, d), or curves, which are interpolated linearly on a common grid."""
+        self._input_grid = self._input_domain = None
+        if _has_points(X, None):
+            curves = as_functional_data(X)
+            self._input_grid, self._input_domain = curves.union_grid, curves.domain
+            X = self._curve_values(curves)
+        return input_table(self, X, reset=True)
+
+    def _curve_values(self, curves: FunctionalData) -> np.ndarray:
+        if not (curves.is_complete and np.array_equal(curves.grid, self._input_grid)):
+            curves = curves.resample(self._input_grid, extrapolate=True)
+        return curves.values.reshape(len(curves), -1)
+
+    def _check_inputs(self, X) -> np.ndarray:
+        check_is_fitted(self)
+        if _has_points(X, None):
+            if self._input_grid is None:
+                raise InputError("X must be a table of inputs as in fit, got curves with a grid. Pass their values.")
+            X = self._curve_values(as_functional_data(X))
+        return input_table(self, X, reset=False)
+
+    def _check_grid(self, grid) -> np.ndarray:
+        return as_points(self.grid_ if grid is None else grid, self.domain_, "grid")
+
+    def _flat_at(self, values: np.ndarray, grid) -> np.ndarray:
+        return values[:, 0] if self._is_flat and grid is None else values
+
+    def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
+        """Check further curves on `grid_`, (n, m)."""
+        table = output_table(Y, X)[0]
+        if table.shape[1] != self.n_outputs_:
+            raise InputError(f"Y must have {self.n_outputs_} columns, as in fit, got {table.shape[1]}.")
+        return table
+
+
+class CurveDraws:
+    """Random functions x ↦ y(·) of a fitted estimator: `draws(X, grid)` is (k, n, m), `draws[i](X, grid)` is (n, m)."""
+
+    def __init__(self, estimator: FunctionalRegressor, evaluate: Callable, k: int):
+        self._estimator, self._evaluate, self._k = estimator, evaluate, k
+
+    def __len__(self) -> int:
+        return self._k
+
+    def __call__(self, X, grid=None) -> np.ndarray:
+        """Evaluate all functions at X (n, d) and a grid (m,), by default that of the fit."""
+        estimator = self._estimator
+        inputs, points = estimator._check_inputs(X), estimator._check_grid(grid)
+        return self._evaluate(inputs, points) + estimator.mean_curve_(points)[:, 0]
+
+    def __getitem__(self, index: int) -> Callable:
+        if not -self._k <= index < self._k:
+            raise IndexError(f"index must be in [{-self._k}, {self._k}), got {index}.")
+        return lambda X, grid=None: self(X, grid)[index]
+
+
+def largest_deviation(covariance: np.ndarray, level: float) -> float:
+    """Return the quantile of max_s |z_s| / std_s for z ~ N(0, covariance (m, m)), from draws with a fixed seed."""
+    std = np.sqrt(np.diagonal(covariance))
+    keep = std > 0
+    if not keep.any():
+        return 0.0
+    correlation = (covariance / np.outer(np.where(keep, std, 1), np.where(keep, std, 1)))[np.ix_(keep, keep)]
+    values, vectors = np.linalg.eigh(correlation)
+    keep_values = values > 1e-10 * values[-1]
+    root = vectors[:, keep_values] * np.sqrt(values[keep_values])
+    draws = np.random.default_rng(0).standard_normal((NUM_BAND_DRAWS, root.shape[1])) @ root.T
+    return float(np.quantile(np.abs(draws).max(1), level))
+
+
+def zero_curve(domain: np.ndarray) -> MeanCurve:
+    """Return the mean curve 0."""
+    return MeanCurve(domain, domain.T[:1], np.zeros((1, 1)))
+
+
+def _default_grid(data: FunctionalData) -> np.ndarray:
+    """Return the grid at which to predict by default: that of the data, or an equidistant one if curves have different points."""
+    points = data.union_grid
+    if len(points) <= MAX_DEFAULT_POINTS or data.num_dims > 1:
+        return points
+    return points if not data.is_ragged else np.linspace(*data.domain[0], MAX_DEFAULT_POINTS)
+
+
+def _column_points(names: list[str] | None, count: int) -> np.ndarray | None:
+    """Return the points of a table: column names that are increasing numbers, else equidistant points on [0, 1]."""
+    try:
+        points = np.array(names, dtype=float)
+        if len(points) == count and np.isfinite(points).all() and (np.diff(points) > 0).all():
+            return points
+    except (TypeError, ValueError):
+        pass
+    return np.linspace(0.0, 1.0, count)
+
+
+def _has_points(values, grid) -> bool:
+    """Whether values are functional data of ours or of another library, or a list of curves with a grid each."""
+    if isinstance(values, FunctionalData) or hasattr(values, "data_matrix") or hasattr(values, "start_indices"):
+        return True
+    if hasattr(values, "dims") and hasattr(values, "coords"):
+        return True
+    return isinstance(grid, list | tuple) and len(grid) > 0 and np.ndim(grid[0]) > 0

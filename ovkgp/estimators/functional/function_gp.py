@@ -1,0 +1,508 @@
+"""`FunctionGPRegressor`: curves as outputs, with bands, from complete, partly observed or irregularly sampled curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import ClassVar
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from sklearn.utils.validation import check_is_fitted
+
+from ovkgp.checks import check_integer, check_probability
+from ovkgp.criticism.predictive_distributions import PredictiveDistribution
+from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
+from ovkgp.estimators.common.descriptions import NO_LEAVE_ONE_OUT, Description
+from ovkgp.estimators.common.options import (
+    POSITIVE,
+    RANDOM_STATE,
+    VERBOSE,
+    integer,
+    names_in,
+    one_of,
+    restore_on_error,
+)
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
+from ovkgp.estimators.functional.curve_scaling import CurveScaling
+from ovkgp.estimators.functional.curve_tables import CurveInputs, CurveOutputs, partial_curves
+from ovkgp.estimators.functional.curve_training import OUTPUT_BASES, FittedCurves, fit_curves, restore_curves
+from ovkgp.estimators.storage.storage import storable
+from ovkgp.exceptions import OptionError
+from ovkgp.functional import Dictionary
+from ovkgp.functional.quadrature import as_points
+from ovkgp.inference.stacking.curve_candidates import CurveData
+from ovkgp.inference.training.log_posterior import named_values
+from ovkgp.kernels.records import named_kernels
+from ovkgp.metrics import r2_score
+
+
+def _restore(estimator: FunctionGPRegressor) -> None:
+    """Condition the models of a loaded estimator on the stored curves."""
+    estimator._set_fitted(restore_curves(estimator._parts, estimator.weights_, estimator._data))
+
+
+@storable(
+    *("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names", "grid_", "domain_", "scaling_"),
+    *("weights_", "scores_", "fit_report_", "_parts", "_data", "_outputs_format", "_inputs_format"),
+    optional=("draws_",),
+    finish=_restore,
+)
+class FunctionGPRegressor(TableRegressor):
+    """Gaussian-process regression of whole curves on vectors or curves, with bands around every predicted curve.
+
+        y_i(θ) = m(θ) + f(x_i, θ) + δ_i(θ) + ε_i(θ),   f ~ GP(0, k_X ⊗ k_Θ),   δ_i ~ GP(0, k'_Θ),   ε white
+
+    Curves share the smooth function f of their inputs; each deviates from it smoothly by δ_i. Missing values and curves observed at
+    different points are treated exactly. By default, models with several kernels are mixed, with weights by the density of
+    held-out curves.
+
+    Parameters
+    ----------
+    output_basis : {"auto", "kernel", "pca", "shared"} or dictionary, default="auto"
+        Model of the curves. "kernel" is the model above. "pca" has one Gaussian process per principal component, each with its own
+        lengthscales, and adds the truncation error to the variance. "shared" gives all grid points one kernel of the inputs, for
+        emulators with thousands of outputs. A dictionary of `ovkgp.functional` is a fixed basis, k_Θ(θ, θ') = φ(θ)ᵀBφ(θ').
+        "auto" mixes "kernel" and, for complete curves, "pca" and "shared"; beyond 1000 values per curve only the latter two.
+    kernel : {"auto", "matern52", "rbf", "rq", …} or Kernel, default="auto"
+        Kernel k_X of the inputs, with a linear term and one lengthscale per input if it is given by name. "auto" mixes models with
+        Matérn and rational quadratic kernels.
+    task_kernel : {"auto", "matern52", "rbf", "matern32", …} or Kernel, default="auto"
+        Kernel k_Θ of the domain, and of the deviations.
+    deviations : {"auto"} or bool, default="auto"
+        Whether curves deviate smoothly from f. "auto" mixes models with and without.
+    noise : {"constant", "varying"} or float, default="constant"
+        White noise; "varying" lets its variance vary smoothly along the domain. A number is a fixed variance.
+    hyperparameters : {"evidence", "laplace", "svi", "nuts", "fixed"}, default="evidence"
+        How hyperparameters are inferred: at the mode ("evidence"), or averaged over draws of their posterior. "fixed" uses given
+        kernels and noise in original units, without centering. Those of principal components are always averaged where draws are
+        affordable.
+    num_components : int or None, default=None
+        Number of principal components. If None, as many as explain 99.5 % of the variance, at most 12.
+    max_draws : int, default=8
+        Maximum number of hyperparameter draws per model.
+    random_state : int, RandomState instance or None, default=None
+        Seed of hyperparameter draws.
+    verbose : int, default=0
+        If 1, progress is shown.
+
+    Attributes
+    ----------
+    grid_ : ndarray of shape (m,) or (m, b)
+        Points at which curves are predicted by default.
+    domain_ : ndarray of shape (b, 2)
+        Ends of the domain.
+    weights_ : ndarray of shape (K,)
+        Weights of the models in the mixture.
+    scores_ : dict
+        Mean log density of held-out values by model, and its weight.
+    scaling_ : CurveScaling
+        Mean curve, and scales of inputs, points and channels.
+    gp_, posterior_ : OperatorValuedGP, Posterior
+        Model with the largest weight among those with a kernel of the domain, in standardized units, and its posterior on the grid.
+    fit_report_ : FitReport
+        Report of its training.
+
+    Notes
+    -----
+    On a grid of m points the covariance is K_X ⊗ K_Θ + I ⊗ (K'_Θ + σ²I): O(n³ + m³ + nm(n + m)) for complete curves, O(N³) for N ≤ 5000
+    observed values of incomplete ones, conjugate gradients beyond. Hyperparameters are trained on at most 300 curves and 120
+    points. Curves are not aligned (registered).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> rng = np.random.default_rng(0)
+    >>> grid, X = np.linspace(0, 1, 20), rng.uniform(-1, 1, (30, 1))
+    >>> Y = np.sin(6 * grid + X) + 0.3 * rng.standard_normal((30, 1)) * grid + 0.05 * rng.standard_normal((30, 20))
+    >>> Y[:5, 12:] = np.nan  # curves that were cut off
+    >>> model = ovkgp.FunctionGPRegressor(output_basis="kernel").fit(X, Y, grid=grid)
+    >>> mean, std = model.predict(X[:2], grid=np.linspace(0, 1, 50), return_std=True)
+    >>> lower, upper = model.predict_interval(X[:2], level=0.9, simultaneous=True)
+    >>> mean.shape, lower.shape, model.complete(X[:5], Y[:5]).shape
+    ((2, 50), (2, 20), (5, 20))
+    """
+
+    has_predictive = True
+    has_trained_hyperparameters = False
+    calibration_note = NO_LEAVE_ONE_OUT
+    description = Description(
+        "curves as outputs",
+        "The model predicts a whole curve for each input, with smooth deviations of single curves and white noise. Its band contains the curve of a new row with the given probability.",
+        "y(θ) = m(θ) + f(x, θ) + δ(θ) + ε(θ),   Cov f = k_X(x, x′) k_Θ(θ, θ′)",
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "output_basis": [one_of("auto", *OUTPUT_BASES), Dictionary],
+        "kernel": [one_of("auto"), names_in(named_kernels), Kernel],
+        "task_kernel": [one_of("auto"), names_in(named_kernels), Kernel],
+        "deviations": [one_of("auto"), "boolean"],
+        "noise": [one_of("constant", "varying"), POSITIVE],
+        "hyperparameters": [one_of("evidence", "laplace", "svi", "nuts", "fixed")],
+        "num_components": [integer(), None],
+        "max_draws": [integer()],
+        "random_state": RANDOM_STATE,
+        "verbose": VERBOSE,
+    }
+
+    def __init__(
+        self,
+        output_basis="auto",
+        kernel="auto",
+        task_kernel="auto",
+        deviations="auto",
+        noise="constant",
+        hyperparameters="evidence",
+        num_components=None,
+        max_draws=8,
+        random_state=None,
+        verbose=0,
+    ):
+        self.output_basis = output_basis
+        self.kernel = kernel
+        self.task_kernel = task_kernel
+        self.deviations = deviations
+        self.noise = noise
+        self.hyperparameters = hyperparameters
+        self.num_components = num_components
+        self.max_draws = max_draws
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
+        if self.hyperparameters == "fixed":
+            given = isinstance(self.kernel, Kernel), isinstance(self.noise, Real)
+            has_basis = isinstance(self.task_kernel, Kernel) or isinstance(self.output_basis, Dictionary)
+            if not (all(given) and has_basis):
+                raise OptionError(
+                    'hyperparameters="fixed" needs a kernel object, a number as noise, and a task_kernel object or a dictionary as output_basis.'
+                )
+        elif isinstance(self.noise, Real):
+            raise OptionError('noise must be "constant" or "varying" unless hyperparameters="fixed".')
+
+    def fit(self, X, y, grid=None, groups=None) -> FunctionGPRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d) or FunctionalData
+            Inputs. Curves are reduced to the scores of their principal components.
+        y : array-like of shape (n, m), (n, m, q) or (n,), or FunctionalData
+            Values of the curves at the grid, NaN where missing, with q channels; functional data may have different points for
+            each curve.
+        grid : array-like of shape (m,) or (m, b), or None, default=None
+            Points of the domain. If None, those of functional data, numeric column names of a data frame, or 0, 1, 2, ….
+        groups : array-like of shape (n,) or None, default=None
+            Labels of subjects with several curves, which share a subject-level term.
+
+        Returns
+        -------
+        self : FunctionGPRegressor
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            self.check_options()
+            inputs = CurveInputs.of(self, X, groups)
+            curves = CurveOutputs.of(y, grid, len(inputs.table))
+            for name in [one for one in vars(self) if one.endswith("_") and one not in INPUT_ATTRIBUTES]:
+                delattr(self, name)
+            self._inputs_format, self._outputs_format = inputs.format, curves.format
+            self.grid_, self.domain_ = curves.format.grid, curves.format.domain
+            self.output_names_, self._has_names, self._is_flat = curves.names, curves.has_names, curves.format.is_flat
+            self.n_outputs_ = len(self.output_names_)
+            is_fixed = self.hyperparameters == "fixed"
+            make_scaling = CurveScaling.identity if is_fixed else CurveScaling.of
+            self.scaling_ = make_scaling(inputs.table, curves.points, curves.values)
+            self._data = CurveData(
+                inputs.add_groups(self.scaling_.inputs(inputs.table)),
+                self.scaling_.standardize(curves.values, curves.points),
+                self.scaling_.points(curves.points),
+                curves.values.shape[2],
+            )
+            fitted = fit_curves(self, self._data, has_groups=groups is not None)
+            self.weights_, self.scores_, self._parts = fitted.weights, fitted.scores, fitted.parts
+            self.fit_report_ = fitted.report
+            if fitted.draws is not None:
+                self.draws_ = fitted.draws
+            self._set_fitted(fitted)
+        return self
+
+    def _set_fitted(self, fitted: FittedCurves) -> None:
+        self.mixture_, self.gp_, self.posterior_ = fitted.mixture, fitted.gp, fitted.posterior
+
+    def predict(self, X, grid=None, return_std=False, noise=True, derivative=0, groups=None):
+        """Predict curves, or their first derivatives.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d) or FunctionalData
+            Inputs.
+        grid : array-like of shape (M,) or (M, b), or None, default=None
+            Points of the domain. If None, `grid_`.
+        return_std : bool, default=False
+            Whether to return the standard deviation.
+        noise : bool, default=True
+            Whether to describe a new curve, with its deviation and noise, or only f. Derivatives are without white noise.
+        derivative : {0, 1}, default=0
+            Order of the derivative along a one-dimensional domain.
+        groups : array-like of shape (k,) or None, default=None
+            Labels of the subjects, if the model was fitted with groups. If None, every row is a new subject.
+
+        Returns
+        -------
+        mean : ndarray of shape (k, M) or (k, M, q), (k,) if y was one-dimensional
+            Predicted curves.
+        std : ndarray of the same shape
+            Standard deviation, if `return_std`.
+        """
+        X, points, tasks = self._request(X, grid, groups)
+        derivative = check_integer("derivative", derivative, 0)
+        if not return_std:
+            return self._shape(self.scaling_.values(self.mixture_.mean(X, tasks, derivative), points, derivative), grid)
+        found = self.mixture_.predict(X, tasks, noise=bool(noise), derivative=derivative)
+        mean = self._shape(self.scaling_.values(found.mean, points, derivative), grid)
+        return mean, self._shape(self.scaling_.std(found.std, derivative), grid)
+
+    def predict_interval(
+        self, X, level=0.9, simultaneous=False, grid=None, noise=True, derivative=0, groups=None, random_state=0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Predict bands around curves.
+
+        Parameters
+        ----------
+        X, grid, noise, derivative, groups
+            See `predict`.
+        level : float, default=0.9
+            Probability that a band contains a value, or, if `simultaneous`, the whole curve at the points of the grid.
+        simultaneous : bool, default=False
+            Whether bands hold for all points and channels of a curve together.
+        random_state : int, RandomState instance or None, default=0
+            Seed of the draws from which simultaneous bands are computed.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (k, M) or (k, M, q), (k,) if y was one-dimensional
+            Ends of the bands.
+        """
+        level = check_probability("level", level)
+        X, points, tasks = self._request(X, grid, groups)
+        options = {"noise": bool(noise), "derivative": check_integer("derivative", derivative, 0)}
+        if simultaneous:
+            mean, std, factor = self.mixture_.band_factors(X, tasks, level, **options, random_state=random_state)
+            ends = mean - factor * std, mean + factor * std
+        else:
+            ends = self.mixture_.predict(X, tasks, **options).interval(level)
+        return tuple(self._shape(self.scaling_.values(end, points, options["derivative"]), grid) for end in ends)
+
+    def sample_y(self, X, n_samples=1, grid=None, noise=True, derivative=0, groups=None, random_state=0) -> np.ndarray:
+        """Sample whole curves jointly at all rows of X.
+
+        Parameters
+        ----------
+        X, grid, noise, derivative, groups
+            See `predict`.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+
+        Returns
+        -------
+        ndarray of shape (k, M, n_samples) or (k, M, q, n_samples), (k, n_samples) if y was one-dimensional
+            Draws.
+        """
+        X, points, tasks = self._request(X, grid, groups)
+        k, derivative = check_integer("n_samples", n_samples), check_integer("derivative", derivative, 0)
+        draws = self.mixture_.sample(X, tasks, k, noise=bool(noise), derivative=derivative, random_state=random_state)
+        values = self.scaling_.values(draws, points, derivative)  # (s, k, M, q)
+        return np.moveaxis(np.stack([self._shape(one, grid) for one in values]), 0, -1)
+
+    def sample_functions(self, k=1, random_state=None) -> CurveDraws:
+        """Sample functions x ↦ (θ ↦ f(x, θ)) from the posterior, without deviations and noise.
+
+        Parameters
+        ----------
+        k : int, default=1
+            Number of functions.
+        random_state : int, RandomState instance or None, default=None
+            Seed.
+
+        Returns
+        -------
+        CurveDraws
+            `draws(X, grid)` is (k, m, M) or (k, m, M, q), and `draws[i](X, grid)` is one of them, the same functions at every call.
+        """
+        check_is_fitted(self, "mixture_")
+        return CurveDraws(self, check_integer("k", k), random_state)
+
+    def complete(self, X, y, grid=None, observed_grid=None, return_std=False, noise=True, groups=None):
+        """Continue partly observed curves: predict their other values given those observed.
+
+        Each curve is conditioned on its own values, as if they were added to the training data.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d) or FunctionalData
+            Inputs of the curves.
+        y : array-like of shape (k, m) or (k, m, q), or FunctionalData
+            Observed values, NaN where not observed.
+        grid : array-like of shape (M,) or (M, b), or None, default=None
+            Points at which to predict. If None, `grid_`.
+        observed_grid : array-like of shape (m,) or (m, b), or None, default=None
+            Points of y. If None, those of functional data, or the grid of the fit.
+        return_std : bool, default=False
+            Whether to return the standard deviation.
+        noise : bool, default=True
+            Whether the standard deviation is that of a measurement, with white noise, or of the curve itself.
+        groups : array-like of shape (k,) or None, default=None
+            Labels of the subjects, see `predict`.
+
+        Returns
+        -------
+        mean : ndarray of shape (k, M) or (k, M, q)
+            Curves.
+        std : ndarray of the same shape
+            Standard deviation, if `return_std`.
+        """
+        X, points, tasks = self._request(X, grid, groups)
+        observed_grid = self._outputs_format.training_grid if observed_grid is None else observed_grid
+        values, observed = partial_curves(y, observed_grid, len(X), len(self.scaling_.output_scale))
+        Y = self.scaling_.standardize(values, observed)
+        found = self.mixture_.complete(X, tasks, Y, self.scaling_.points(observed), noise=bool(noise))
+        mean = self._shape(self.scaling_.values(found.mean, points), grid)
+        return (mean, self._shape(self.scaling_.std(found.std), grid)) if return_std else mean
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """Return R² over the observed values of all points and channels.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d) or FunctionalData
+            Inputs.
+        y : array-like of shape (k, m) or (k, m, q), or FunctionalData
+            Values of the curves, NaN where missing.
+        sample_weight : array-like of shape (k,) or None, default=None
+            Weights of the curves.
+
+        Returns
+        -------
+        float
+            R².
+        """
+        X, *_ = self._request(X, None, None)
+        values, points = partial_curves(y, self._outputs_format.training_grid, len(X), len(self.scaling_.output_scale))
+        predicted = self.scaling_.values(self.mixture_.mean(X, self.scaling_.points(points)), points)
+        flat = [array.reshape(-1, 1) for array in (values, predicted)]
+        weights = None if sample_weight is None else np.repeat(np.asarray(sample_weight), values[0].size)
+        return r2_score(*flat, sample_weight=weights)
+
+    def predictive(self, X) -> PredictiveDistribution:
+        """Return the distributions of the values of new curves at X (k, d) and `grid_`."""
+        X, points, tasks = self._request(X, None, None)
+        prediction = self.mixture_.predict(X, tasks, noise=True)
+
+        def standard(Y: np.ndarray) -> torch.Tensor:
+            return self.scaling_.standardize(np.reshape(Y, (len(Y), len(points), -1)), points)
+
+        def cdf(Y: np.ndarray) -> np.ndarray:
+            return prediction.cdf(standard(Y)).numpy()
+
+        def log_density(Y: np.ndarray) -> np.ndarray:
+            scale = np.tile(self.scaling_.output_scale, len(points))
+            return prediction.log_density(standard(Y)).numpy() - np.log(scale)
+
+        mean = self.scaling_.values(prediction.mean, points).reshape(len(X), -1)
+        std = self.scaling_.std(prediction.std).reshape(len(X), -1)
+        return PredictiveDistribution(mean, std, cdf, cdf, len(self.weights_) == 1, log_density)
+
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict mean, standard deviation and quantiles of each point and channel at X (k, d)."""
+        request.reject_options("a regressor", "costs")
+        X, points, tasks = self._request(X, None, None)
+        prediction = self.mixture_.predict(X, tasks, noise=not request.latent)
+        mean = self.scaling_.values(prediction.mean, points).reshape(len(X), -1)
+        std = self.scaling_.std(prediction.std).reshape(len(X), -1)
+        quantiles = [self.scaling_.values(prediction.quantile(q), points).reshape(len(X), -1) for q in request.levels]
+        return request.name_columns(
+            self.output_names_, mean, std, np.stack(quantiles) if quantiles else np.empty((0, *mean.shape))
+        )
+
+    def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the training rows X (n, d) and Y (n, m·q); None if curves were observed at different points."""
+        check_is_fitted(self, "mixture_")
+        if self._outputs_format.is_ragged or self._inputs_format.components is not None:
+            return None
+        X = (
+            self._data.X[:, : len(self.scaling_.input_scale)].numpy() * self.scaling_.input_scale
+            + self.scaling_.input_offset
+        )
+        points = as_points(self._outputs_format.training_grid, self.domain_, "grid")
+        return X, self.scaling_.values(self._data.Y.numpy(), points).reshape(len(X), -1)
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List the hyperparameters of the heaviest kernel model, in standardized units, and the weights of all models."""
+        check_is_fitted(self, "mixture_")
+        rows = [Hyperparameter.of(f"weight of {name}", score.weight) for name, score in self.scores_.items()]
+        for name, value in ({} if self.gp_ is None else named_values(self.gp_)).items():
+            flat = value.ravel()
+            rows += [
+                Hyperparameter.of(name if len(flat) == 1 else f"{name} {i}", one) for i, one in enumerate(flat[:20])
+            ]
+        return rows
+
+    def summary(self) -> Summary:
+        """Return a text with the columns, the size and the training of the model, and the weights of its parts."""
+        check_is_fitted(self, "mixture_")
+        lines = [str(summarize_facts(self)), "models (log density per held-out value, weight):"]
+        lines += [f"  {name}: {score.log_density:.3f}, {score.weight:.2f}" for name, score in self.scores_.items()]
+        return Summary("\n".join(lines))
+
+    def _request(self, X, grid, groups) -> tuple[torch.Tensor, np.ndarray, torch.Tensor]:
+        """Return standardized inputs (k, d), points (M, b) in original units, and standardized points."""
+        check_is_fitted(self, "mixture_")
+        table = self._inputs_format.table(self, X)
+        points = as_points(self.grid_ if grid is None else grid, self.domain_, "grid")
+        X = self._inputs_format.add_groups(self.scaling_.inputs(table), groups)
+        return X, points, self.scaling_.points(points)
+
+    def _shape(self, values: np.ndarray, grid) -> np.ndarray:
+        """Return values (k, M, q) in the layout of y."""
+        values = values if self._outputs_format.has_channels else values[..., 0]
+        return values[:, 0] if self._is_flat and grid is None else values
+
+    def _structure(self) -> str | None:
+        return None
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = False
+        return tags
+
+
+class CurveDraws(Sequence):
+    """Random functions of a fitted model in original units: `draws(X, grid)` evaluates all, `draws[i](X, grid)` one of them."""
+
+    def __init__(self, estimator: FunctionGPRegressor, num_draws: int, random_state=None):
+        self._estimator, self._num_draws = estimator, num_draws
+        self._evaluate = estimator.mixture_.sample_functions(num_draws, random_state=random_state)
+
+    def __len__(self) -> int:
+        return self._num_draws
+
+    def __call__(self, X, grid=None) -> np.ndarray:
+        return self._values(X, grid, torch.arange(self._num_draws))
+
+    def __getitem__(self, index: int):
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}.")
+        return lambda X, grid=None: self._values(X, grid, torch.tensor([index % len(self)]))[0]
+
+    def _values(self, X, grid, index: torch.Tensor) -> np.ndarray:
+        estimator = self._estimator
+        X, points, tasks = estimator._request(X, grid, None)
+        values = estimator.scaling_.values(self._evaluate(X, tasks, index), points)
+        return np.stack([estimator._shape(one, grid) for one in values])

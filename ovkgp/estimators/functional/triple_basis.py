@@ -1,0 +1,336 @@
+"""`TripleBasisRegressor` (3BE, 1BE) and `KernelAdditiveRegressor` (KAM), baselines with a basis of output functions (BO-52, 53, 55)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from ovkgp.checks import as_seed
+from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.named_kernels import BASE_KERNEL
+from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, integer, one_of, restore_on_error
+from ovkgp.estimators.common.task_options import TASK_LENGTHSCALE, task_kernel
+from ovkgp.estimators.functional.basis_ridge import (
+    BASIS_ATTRIBUTES,
+    BASIS_CONSTRAINTS,
+    BasisRegressor,
+    CurveCoordinates,
+    ProjectedCurves,
+    factor_rows,
+    to_tensor,
+)
+from ovkgp.estimators.functional.options import DICTIONARIES, make_dictionary
+from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
+from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
+from ovkgp.estimators.storage.storage import storable
+from ovkgp.exceptions import InputError
+from ovkgp.functional import Dictionary, FunctionalData, PrincipalComponents
+from ovkgp.functional.factors import KernelFactor
+from ovkgp.functional.quadrature import quadrature_weights
+from ovkgp.kernels.curves import AdditiveCurveKernel
+
+CONSTRAINTS = {name: rule for name, rule in BASIS_CONSTRAINTS.items() if name != "curve_weighting"}
+
+
+class ProjectionBaseline(BasisRegressor):
+    """Base class of the baselines: complete curves, interpolated linearly on their grid, and input curves with a grid."""
+
+    curve_weighting = "equal"
+
+    def _complete(self, data: FunctionalData) -> FunctionalData:
+        """Return complete curves on a common grid, interpolated linearly."""
+        return data if data.is_complete else data.resample(self.grid_, extrapolate=True)
+
+    def _input_curves(self, X: np.ndarray) -> FunctionalData:
+        """Return the inputs as curves, on equidistant points of [0, 1] unless they had a grid."""
+        grid = np.linspace(0.0, 1.0, X.shape[1]) if self._input_grid is None else self._input_grid
+        return FunctionalData(X, grid, self._input_domain)
+
+
+@storable(*BASIS_ATTRIBUTES, "dictionary_", "input_dictionary_", "_seed", optional=("path_",), parts=("latent_",))
+class TripleBasisRegressor(ProjectionBaseline):
+    """Independent ridge regressions of coefficients in an orthonormal basis on those of the input curve (3BE, BO-52).
+
+    Parameters
+    ----------
+    input_dictionary : {"bsplines", "fourier", "pca"}, Dictionary or None, default="fourier"
+        Functions whose inner products with the input curves are the inputs of the regression. If None, the inputs themselves.
+    num_input_functions : int or None, default=None
+        Number of functions of an input dictionary by name.
+    dictionary, num_functions : as `input_dictionary` without None, and int or None, default="fourier", None
+        Output functions, which are made orthonormal.
+    features : {"orff", "kernel"}, default="orff"
+        "orff": random Fourier features (3BE). "kernel": the kernel itself; without an input dictionary this is the single basis
+        estimator (1BE, BO-53).
+    num_features : int, default=200
+        Number of random features.
+    kernel, lengthscale, lam, convention, quadrature, fit_intercept, selection, scale, verbose
+        As for `KernelProjectionRegressor`. The source ran convention="sum" (BO-E-14).
+    random_state : int, RandomState instance or None, default=None
+        Seed of the features.
+
+    Attributes
+    ----------
+    dictionary_, input_dictionary_ : Dictionary
+        Orthonormal output functions, and input functions or None.
+    lam_, noise_, scale_, point_noise_, path_, coordinates_, latent_, gp_, posterior_, grid_, domain_, mean_curve_, n_outputs_,
+    output_names_, n_features_in_, feature_names_in_
+        As for `KernelProjectionRegressor`.
+
+    Notes
+    -----
+    Curves with gaps are interpolated linearly. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> rng = np.random.default_rng(0)
+    >>> phase, grid = rng.uniform(0, 1, (50, 1)), np.linspace(0, 1, 30)
+    >>> X, Y = np.cos(2 * np.pi * (grid + phase)), np.sin(2 * np.pi * (grid + phase)) ** 3
+    >>> ovkgp.TripleBasisRegressor(lam=1e-5, random_state=0).fit(X, Y, grid).score(X, Y) > 0.9
+    True
+    """
+
+    description = Description(
+        "triple basis estimator of curves",
+        "The model predicts the coefficients of a curve in an orthonormal basis by ridge regressions on the coefficients of the input curve.",
+        "y(x)(θ) = Σ_l φ_l(θ) w_lᵀz(⟨ψ, x⟩)",
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **CONSTRAINTS,
+        "input_dictionary": [one_of(*DICTIONARIES), Dictionary, None],
+        "num_input_functions": [integer(), None],
+        "dictionary": [one_of(*DICTIONARIES), Dictionary],
+        "num_functions": [integer(), None],
+        "features": [one_of("orff", "kernel")],
+        "num_features": [integer(2)],
+        "random_state": RANDOM_STATE,
+    }
+
+    def __init__(
+        self,
+        input_dictionary="fourier",
+        num_input_functions=None,
+        dictionary="fourier",
+        num_functions=None,
+        features="orff",
+        num_features=200,
+        kernel="rbf",
+        lengthscale="median",
+        lam=1e-3,
+        convention="mean",
+        quadrature="mean",
+        fit_intercept=True,
+        selection="loo",
+        scale="evidence",
+        random_state=None,
+        verbose=0,
+    ):
+        self.input_dictionary = input_dictionary
+        self.num_input_functions = num_input_functions
+        self.dictionary = dictionary
+        self.num_functions = num_functions
+        self.features = features
+        self.num_features = num_features
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.lam = lam
+        self.convention = convention
+        self.quadrature = quadrature
+        self.fit_intercept = fit_intercept
+        self.selection = selection
+        self.scale = scale
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y, grid=None) -> TripleBasisRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X, y, grid
+            As for `KernelProjectionRegressor.fit`.
+
+        Returns
+        -------
+        self : TripleBasisRegressor
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            self.check_options()
+            X, data = self._enter_curves(X, y, grid)
+            data, self._seed = self._complete(data), as_seed(self.random_state)
+            self.input_dictionary_ = None
+            if self.input_dictionary is not None:
+                curves = self._input_curves(X)
+                self.input_dictionary_ = make_dictionary(self.input_dictionary, self.num_input_functions, curves)
+            self.dictionary_ = make_dictionary(self.dictionary, self.num_functions, data).orthonormalize()
+            size, volume = self.dictionary_.num_functions, self.dictionary_.volume
+            # orthonormal in L² of the uniform probability measure
+            coordinates = CurveCoordinates(self.dictionary_.as_factor(), np.sqrt(volume) * np.eye(size), np.ones(size))
+            self._fit_coordinates(X, data, coordinates, plug_in=True)
+        return self
+
+    def _latent_inputs(self, X: np.ndarray) -> np.ndarray:
+        if self.input_dictionary_ is None:
+            return X
+        return self.input_dictionary_.inner(self._input_curves(X))
+
+    def _make_latent(self, noises: np.ndarray):
+        lam = noises if len(noises) > 1 else float(noises[0])
+        shared = {"base_kernel": self.kernel, "lengthscale": self.lengthscale, "lam": lam, "selection": self.selection}
+        if self.features == "kernel":
+            return OVKRidge(**shared)
+        return ORFFRidge(num_frequencies=(self.num_features + 1) // 2, random_state=self._seed, **shared)
+
+
+@storable(*BASIS_ATTRIBUTES, "dictionary_", optional=("path_",), parts=("latent_",))
+class KernelAdditiveRegressor(ProjectionBaseline):
+    """Kernel additive model: curves y(θ) = ∫ h(θ, ξ, x(ξ)) dξ of input curves x (KAM, BO-55).
+
+    Observations are coefficients of y in its principal components φ_l; h is a Gaussian process with the covariance κ_Θ(θ, θ')
+    κ_Ξ(ξ, ξ') exp(−(u − u')²/2ℓ²).
+
+    Parameters
+    ----------
+    num_functions : int, default=20
+        Maximum number of principal components.
+    position_lengthscale, value_lengthscale : float, default=0.1
+        Lengthscales of κ_Ξ, in the units of the input grid, and of the values of x.
+    output_lengthscale : "median", "quantile_0.2" or float, default=0.1
+        Lengthscale of κ_Θ by name.
+    position_kernel : {"rbf", "laplace"}, default="rbf"
+        κ_Ξ.
+    output_kernel : {"rbf", "matern12", "matern32", "matern52", "rq", "laplace"} or Kernel, default="rbf"
+        κ_Θ.
+    lam, convention, quadrature, fit_intercept, selection, scale, verbose
+        As for `KernelProjectionRegressor`. The source ran convention="sum" (BO-E-15).
+
+    Attributes
+    ----------
+    dictionary_ : PrincipalComponents
+        φ.
+    lam_, noise_, scale_, point_noise_, path_, coordinates_, latent_, gp_, posterior_, grid_, domain_, mean_curve_, n_outputs_,
+    output_names_, n_features_in_, feature_names_in_
+        As for `KernelProjectionRegressor`.
+
+    Notes
+    -----
+    Complexity: O(n² t²) kernel evaluations for t points of the input curves, O(n³ + d³) to solve, O(n t²) per predicted curve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> rng = np.random.default_rng(0)
+    >>> phase, grid = rng.uniform(0, 1, (40, 1)), np.linspace(0, 1, 20)
+    >>> X, Y = np.cos(2 * np.pi * (grid + phase)), np.sin(2 * np.pi * (grid + phase))
+    >>> model = ovkgp.KernelAdditiveRegressor(value_lengthscale=0.5, lam=1e-6).fit(X, Y, grid)
+    >>> model.score(X, Y) > 0.9
+    True
+    """
+
+    description = Description(
+        "kernel additive model of curves",
+        "The model predicts a curve as the integral of a function of the position, the position of the input curve and its value there, which is a Gaussian process.",
+        "y(θ) = ∫ h(θ, ξ, x(ξ)) dξ,   h ~ GP(0, s^2 κ_Θ κ_Ξ κ_U)",
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **{name: rule for name, rule in CONSTRAINTS.items() if name not in ("kernel", "lengthscale")},
+        "num_functions": [integer()],
+        "position_lengthscale": [POSITIVE],
+        "value_lengthscale": [POSITIVE],
+        "output_lengthscale": TASK_LENGTHSCALE,
+        "position_kernel": [one_of("rbf", "laplace")],
+        "output_kernel": BASE_KERNEL,
+    }
+    lengthscale = "median"  # that of the kernel object
+
+    def __init__(
+        self,
+        num_functions=20,
+        position_lengthscale=0.1,
+        value_lengthscale=0.1,
+        output_lengthscale=0.1,
+        position_kernel="rbf",
+        output_kernel="rbf",
+        lam=1e-3,
+        convention="mean",
+        quadrature="mean",
+        fit_intercept=True,
+        selection="loo",
+        scale="evidence",
+        verbose=0,
+    ):
+        self.num_functions = num_functions
+        self.position_lengthscale = position_lengthscale
+        self.value_lengthscale = value_lengthscale
+        self.output_lengthscale = output_lengthscale
+        self.position_kernel = position_kernel
+        self.output_kernel = output_kernel
+        self.lam = lam
+        self.convention = convention
+        self.quadrature = quadrature
+        self.fit_intercept = fit_intercept
+        self.selection = selection
+        self.scale = scale
+        self.verbose = verbose
+
+    def fit(self, X, y, grid=None) -> KernelAdditiveRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, t) or FunctionalData
+            Input curves, on equidistant points of [0, 1] unless they have a grid.
+        y, grid
+            As for `KernelProjectionRegressor.fit`; gaps are interpolated linearly.
+
+        Returns
+        -------
+        self : KernelAdditiveRegressor
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            self.check_options()
+            X, data = self._enter_curves(X, y, grid)
+            data = self._complete(data)
+            if data.num_dims > 1:
+                raise InputError(
+                    f"y must be curves on an interval, got {data.num_dims} dimensions. Use FunctionalRidge."
+                )
+            points, weights = data.grid[:, None], data.weights(self.quadrature)
+            self.dictionary_ = self._components(data)
+            Phi = self.dictionary_(data.grid) * np.sqrt(self.dictionary_.volume)
+            kernel = task_kernel(self.output_kernel, self.output_lengthscale, to_tensor(points), "output_kernel")
+            factor = KernelFactor(kernel, to_tensor(points))
+            moments = factor_rows(factor, points).T @ (weights[:, None] * Phi)  # ∫ ψ φ_l
+            values, vectors = np.linalg.eigh(moments.T @ moments)
+            keep = values > 1e-12 * values[-1]
+            values, vectors = values[keep], vectors[:, keep]
+            self._analysis = weights[:, None] * Phi @ vectors
+            curves = self._input_curves(X)
+            self.kernel = AdditiveCurveKernel(
+                torch.from_numpy(curves.grid).double(),
+                torch.from_numpy(quadrature_weights(curves.grid, curves.domain)).double(),
+                self.position_lengthscale,
+                self.position_kernel,
+            ).double()
+            self.kernel.lengthscale = torch.tensor(float(self.value_lengthscale), dtype=torch.float64)
+            coordinates = CurveCoordinates(factor, moments @ vectors / values, values)
+            self._fit_coordinates(X, data, coordinates, plug_in=True)
+            del self.kernel, self._analysis
+        return self
+
+    def _components(self, data: FunctionalData) -> Dictionary:
+        count = min(self.num_functions, len(data) - 1, data.num_points)
+        if count < 1 or data.num_points < 2:
+            return make_dictionary("bsplines", 1, data)
+        return PrincipalComponents(data, count)
+
+    def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
+        Z = data.values @ self._analysis
+        return ProjectedCurves(Z, 0.0, Z.size, 0.0)

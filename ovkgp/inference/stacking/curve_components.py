@@ -1,0 +1,214 @@
+"""Curves in the basis of their principal components: one Gaussian process per score, and the truncation error in the variance.
+
+    y_i(θ) = Σ_l φ_l(θ) s_l(x_i) + r_i(θ) + ε,
+
+where s_l has its own mixture of Gaussian processes with noise (`fit_stack`), and the residual r_i of the truncated components has the
+covariance of the training residuals, scaled at each point to the error of curves that were held out of the components.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.interpolate import CubicSpline, RBFInterpolator, interp1d
+from torch import Tensor
+
+from ovkgp.inference.model.fit_report import FitReport
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.stacking.candidates import default_candidates
+from ovkgp.inference.stacking.curve_candidates import CurveData
+from ovkgp.inference.stacking.stack import StackPosterior, fit_stack
+
+EXPLAINED_VARIANCE, MAX_COMPONENTS = 0.995, 12
+MAX_COMPONENTS_MANY, MANY_CURVES = 4, 1000  # fewer components of many curves, whose processes take long to train
+NUM_FOLDS = 5  # folds of curves by which the truncation error is estimated
+MIN_RELATIVE_WHITE = 1e-8  # white variance relative to the variance of the curves
+MIN_SPLINE_POINTS = 4
+
+
+@dataclass(frozen=True)
+class ComponentState:
+    """All that a file needs of a `ComponentPosterior`, besides the curves."""
+
+    components: np.ndarray
+    targets: np.ndarray
+    scale: np.ndarray
+    residual: np.ndarray
+    white: float
+    candidates: list
+    states: list
+    weights: np.ndarray
+    correlation: np.ndarray
+
+
+class ComponentPosterior:
+    """Posterior of curves in the basis of principal components (d, g·q); a component of a `CurveMixture`."""
+
+    def __init__(self, state: ComponentState, data: CurveData, stack: StackPosterior | None = None):
+        self.state, self.tasks, self.num_channels = state, data.tasks, data.num_channels
+        if stack is None:
+            scores = Observations(data.X, torch.as_tensor(state.targets))
+            stack = StackPosterior.of_states(state.candidates, state.states, state.weights, scores, state.correlation)
+        self.stack = stack
+
+    @property
+    def log_evidence(self) -> float:
+        """Mean log evidence of the scores."""
+        return self.stack.log_evidence
+
+    def _basis(self, rows: np.ndarray, tasks: Tensor, derivative: int) -> Tensor:
+        """Return functions on the grid (r, g·q) at other points, (M·q, r)."""
+        return interpolate_functions(rows, self.tasks, tasks, derivative)
+
+    @torch.no_grad()
+    def moments(self, X: Tensor, tasks: Tensor, form: str, derivative: int = 0) -> tuple[Tensor, Tensor | None]:
+        """Compute mean (m, M·q) and covariance of Σ_l φ_l s_l: "none", "diag" or "output"."""
+        basis, scale = self._basis(self.state.components, tasks, derivative), torch.from_numpy(self.state.scale)
+        found = self.stack.predict(X, "diag", noise=False)
+        mean = (found.mean * scale) @ basis.mT
+        if form == "none":
+            return mean, None
+        variances = (found.std * scale).square()
+        if form == "diag":
+            return mean, variances @ basis.square().mT
+        return mean, (basis * variances.unsqueeze(1)) @ basis.mT
+
+    def _deviation_root(self, tasks: Tensor, derivative: int) -> Tensor:
+        noise = self.stack.noise.diagonal().sqrt() * torch.from_numpy(self.state.scale)
+        basis = self._basis(self.state.components, tasks, derivative) * noise
+        return torch.cat([basis, self._basis(self.state.residual, tasks, derivative)], 1)
+
+    def deviation_at(self, tasks: Tensor, derivative: int = 0) -> Tensor:
+        """Return the covariance (M·q, M·q) of the deviations of a new curve: noise of the scores and truncation error."""
+        root = self._deviation_root(tasks, derivative)
+        return root @ root.mT
+
+    def deviation_variances_at(self, tasks: Tensor, derivative: int = 0) -> Tensor:
+        """Return the diagonal (M·q,) of `deviation_at`."""
+        return self._deviation_root(tasks, derivative).square().sum(1)
+
+    def white_at(self, tasks: Tensor) -> Tensor:
+        """Return the white variances (M·q,) of a new curve."""
+        return torch.full((len(tasks) * self.num_channels,), self.state.white, dtype=torch.float64)
+
+    def sample(self, X: Tensor, tasks: Tensor, k: int, *, derivative: int = 0, random_state=None) -> Tensor:
+        """Draw k joint samples (k, m, M·q) of Σ_l φ_l s_l."""
+        scores = self.stack.sample(X, k, noise=False, random_state=random_state)
+        basis = self._basis(self.state.components, tasks, derivative)
+        return (scores * torch.from_numpy(self.state.scale)) @ basis.mT
+
+    def sample_functions(self, k: int, *, random_state=None):
+        """Draw k random functions, as `CurvePosterior.sample_functions` does."""
+        draws, scale = self.stack.sample_functions(k, random_state=random_state), torch.from_numpy(self.state.scale)
+
+        def evaluate(X: Tensor, tasks: Tensor, index: Tensor) -> Tensor:
+            scores = draws._evaluate(X, index)
+            return (scores * scale) @ self._basis(self.state.components, tasks, 0).mT
+
+        return evaluate
+
+
+@dataclass(frozen=True)
+class FittedComponents:
+    """A trained `ComponentPosterior`, log densities (n, g·q) of held-out curves with their residuals, and the report."""
+
+    posterior: ComponentPosterior
+    log_density: np.ndarray
+    scores: np.ndarray
+    report: FitReport
+
+
+def fit_components(
+    data: CurveData, num_components: int | None = None, *, average: bool = True, verbose: int = 0
+) -> FittedComponents:
+    """Compute principal components of complete standardized curves and train a mixture of processes for each score."""
+    Y = data.Y.numpy()
+    _, s, Vt = np.linalg.svd(Y, full_matrices=False)
+    d = _count_components(s, num_components, MAX_COMPONENTS if len(Y) <= MANY_CURVES else MAX_COMPONENTS_MANY)
+    components = Vt[:d]
+    scores = Y @ components.T
+    scale = np.maximum(np.sqrt(np.square(scores).mean(0)), 1e-12 * max(s[0], 1e-300))
+    residual, white = _truncation_error(Y, s, Vt, d)
+    standard = Observations(data.X, torch.from_numpy(scores / scale))
+    fitted = fit_stack(default_candidates(), standard, average=average, verbose=verbose)
+    stack = fitted.posterior
+    state = ComponentState(
+        components,
+        scores / scale,
+        scale,
+        residual,
+        white,
+        stack.candidates,
+        stack.states,
+        stack.weights,
+        stack.correlation,
+    )
+    posterior = ComponentPosterior(state, data, stack)
+    mean, std, _ = stack.leave_groups_out(torch.arange(len(Y)))
+    center = (mean.numpy() * scale) @ components
+    variance = np.square(std.numpy() * scale) @ components**2 + np.square(residual).sum(0) + white
+    standardized = (Y - center) / np.sqrt(variance)
+    log_density = -0.5 * (standardized**2 + np.log(2 * math.pi * variance))
+    return FittedComponents(posterior, log_density, standardized, fitted.gp.fit_report_)
+
+
+def _count_components(s: np.ndarray, num_components: int | None, largest: int) -> int:
+    """Return the given number of components, or the smallest that explains 99.5 % of the variance, up to a largest one."""
+    rank = max(int((s > 1e-10 * s[0]).sum()), 1)
+    if num_components is not None:
+        return min(num_components, rank)
+    fraction = np.cumsum(s**2) / max((s**2).sum(), 1e-300)
+    return min(int(np.searchsorted(fraction, EXPLAINED_VARIANCE)) + 1, largest, rank)
+
+
+def _truncation_error(Y: np.ndarray, s: np.ndarray, Vt: np.ndarray, d: int) -> tuple[np.ndarray, float]:
+    """Return the rows (r, g·q) of a root of the covariance of the residuals of d components, and a white variance.
+
+    Residuals of the training curves are too small, since the components were fitted to them: at each point the covariance is scaled
+    to the mean square of the residuals of curves that were held out of the components. What is outside of the span of all other
+    curves is white.
+    """
+    n = len(Y)
+    folds = np.random.default_rng(0).permutation(n) % min(NUM_FOLDS, n)
+    truncated, outside = np.zeros_like(Y), np.zeros_like(Y)
+    for fold in np.unique(folds) if n > 2 else ():
+        held = folds == fold
+        _, own, basis = np.linalg.svd(Y[~held], full_matrices=False)
+        basis = basis[own > 1e-10 * max(own[0], 1e-300)]
+        truncated[held] = Y[held] - (Y[held] @ basis[:d].T) @ basis[:d]
+        outside[held] = Y[held] - (Y[held] @ basis.T) @ basis
+    white = max(float(np.square(outside).mean()), MIN_RELATIVE_WHITE * float(np.square(Y).mean()), 1e-300)
+    target = np.maximum(np.square(truncated).mean(0) - white, 0.0)
+    if n <= 2 or d >= len(s):
+        return np.zeros((0, Y.shape[1])), white + float(target.mean())
+    rows = (s[d:, None] / math.sqrt(n)) * Vt[d:]
+    size = np.square(rows).sum(0)
+    ratio = np.sqrt(target / np.where(size > 0, size, 1.0))
+    limit = 10 * np.median(ratio)  # where training residuals vanish
+    return rows * np.minimum(ratio, limit), white
+
+
+def interpolate_functions(rows: np.ndarray, grid: Tensor, tasks: Tensor, derivative: int = 0) -> Tensor:
+    """Return functions with values (r, g·q) on a grid (g, t) at points (M, t), (M·q, r); exact on the grid itself."""
+    if derivative == 0 and tasks.shape == grid.shape and torch.equal(tasks, grid):
+        return torch.from_numpy(rows.T.copy())
+    values = rows.T.reshape(len(grid), -1)  # (g, q·r)
+    return torch.from_numpy(_interpolate(grid.numpy(), values, tasks.numpy(), derivative).reshape(-1, len(rows)))
+
+
+def _interpolate(grid: np.ndarray, values: np.ndarray, points: np.ndarray, derivative: int) -> np.ndarray:
+    """Interpolate values (g, c) on a grid (g, t) at points (M, t)."""
+    if grid.shape[1] > 1:
+        return RBFInterpolator(grid, values, kernel="linear", neighbors=min(50, len(grid)))(points)
+    if len(grid) == 1:
+        return np.repeat(values if derivative == 0 else 0 * values, len(points), 0)
+    x, at = grid[:, 0], points[:, 0]
+    if len(grid) >= MIN_SPLINE_POINTS:
+        return CubicSpline(x, values)(at, derivative)
+    if derivative:
+        slopes = np.diff(values, axis=0) / np.diff(x)[:, None]
+        return slopes[np.clip(np.searchsorted(x, at) - 1, 0, len(slopes) - 1)]
+    return interp1d(x, values, axis=0, fill_value="extrapolate")(at)

@@ -1,0 +1,200 @@
+"""Weighted mixture of models of curves, in standardized units: predictions, joint draws, bands and continued curves.
+
+A component has `moments(X, tasks, form, derivative)` of f, `deviation_at(tasks, derivative)`, the covariance of the smooth deviations of
+a new curve from f, `white_at(tasks)`, the variances of its white noise, and `sample(X, tasks, k, derivative, random_state)` of f.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ovkgp.checks import as_seed
+from ovkgp.inference.algebra.dense import safe_cholesky
+from ovkgp.inference.posteriors.mixture import DrawAllocation
+from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
+from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction
+
+NUM_BAND_DRAWS = 1000  # draws of a curve from which the width of a simultaneous band is computed
+CHUNK_ENTRIES = 8_000_000  # entries of the covariances of one chunk of curves
+
+
+class CurveMixture:
+    """Mixture Σ_k w_k p_k of models of curves with weights (K,) that sum to one."""
+
+    def __init__(self, components: Sequence, weights: np.ndarray):
+        self.components, self.weights = list(components), np.asarray(weights, dtype=np.float64)
+
+    @torch.no_grad()
+    def predict(self, X: Tensor, tasks: Tensor, *, noise: bool, derivative: int = 0) -> MixturePrediction:
+        """Predict each value (m, M·q) of a new curve, or of f, at inputs X (m, d) and points (M, t)."""
+        return MixturePrediction(
+            (self._marginal(one, X, tasks, noise, derivative) for one in self.components), self.weights
+        )
+
+    def mean(self, X: Tensor, tasks: Tensor, derivative: int = 0) -> Tensor:
+        """Return the mean (m, M·q)."""
+        means = torch.stack([one.moments(X, tasks, "none", derivative)[0] for one in self.components])
+        return torch.tensordot(torch.from_numpy(self.weights), means, 1)
+
+    @staticmethod
+    def _marginal(component, X: Tensor, tasks: Tensor, noise: bool, derivative: int) -> Prediction:
+        mean, variance = component.moments(X, tasks, "diag", derivative)
+        if noise:
+            variance = variance + component.deviation_variances_at(tasks, derivative)
+            variance = variance if derivative else variance + component.white_at(tasks)
+        return Prediction(mean, variance, "diag")
+
+    def _joint(self, component, X: Tensor, tasks: Tensor, noise: bool, derivative: int) -> tuple[Tensor, Tensor]:
+        """Return mean (m, M·q) and covariance (m, M·q, M·q) of each curve."""
+        mean, covariance = component.moments(X, tasks, "output", derivative)
+        if noise:
+            smooth = component.deviation_at(tasks, derivative)
+            covariance = covariance if smooth is None else covariance + smooth
+            covariance = covariance if derivative else covariance + torch.diag_embed(component.white_at(tasks))
+        return mean, covariance
+
+    @torch.no_grad()
+    def sample(
+        self, X: Tensor, tasks: Tensor, k: int, *, noise: bool, derivative: int = 0, random_state=None
+    ) -> Tensor:
+        """Draw k joint samples (k, m, M·q) of new curves, or of f, at all inputs together."""
+        allocation = DrawAllocation(k, len(self.components), random_state, self.weights)
+        found = None
+        for index, rows in allocation.rows.items():
+            component, seeds = self.components[index], spawn_seeds(allocation.seeds[index], 3)
+            draws = component.sample(X, tasks, len(rows), derivative=derivative, random_state=seeds[0])
+            if noise:
+                smooth = component.deviation_at(tasks, derivative)
+                if smooth is not None:
+                    draws = draws + draw_normal(tuple(draws.shape), seeds[1], X) @ _root(smooth).mT
+                if not derivative:
+                    draws = draws + draw_normal(tuple(draws.shape), seeds[2], X) * component.white_at(tasks).sqrt()
+            found = draws.new_empty(k, *draws.shape[1:]) if found is None else found
+            found[torch.from_numpy(rows)] = draws
+        return found
+
+    def sample_functions(self, k: int, *, random_state=None):
+        """Draw k random functions f: a function of inputs (m, d), points (M, t) and an index with values (len(index), m, M·q)."""
+        allocation = DrawAllocation(k, len(self.components), random_state, self.weights)
+        functions = {
+            part: self.components[part].sample_functions(len(rows), random_state=allocation.seeds[part])
+            for part, rows in allocation.rows.items()
+        }
+
+        @torch.no_grad()
+        def evaluate(X: Tensor, tasks: Tensor, index: Tensor) -> Tensor:
+            parts, ranks = allocation.parts[index.numpy()], allocation.ranks[index.numpy()]
+            found = {}
+            for part in np.unique(parts).tolist():
+                rows = np.flatnonzero(parts == part)
+                values = functions[part](X, tasks, torch.from_numpy(ranks[rows]))
+                found |= dict(zip(rows.tolist(), values, strict=True))
+            return torch.stack([found[i] for i in range(len(index))])
+
+        return evaluate
+
+    @torch.no_grad()
+    def band_factors(
+        self, X: Tensor, tasks: Tensor, level: float, *, noise: bool, derivative: int = 0, random_state=None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean and standard deviation (m, M·q) and the factor (m, 1) of simultaneous bands.
+
+        The factor is the quantile of max_θ |y(θ) − mean(θ)| / std(θ) over draws of the curve of each input.
+        """
+        seed = as_seed(random_state)
+        allocation = DrawAllocation(NUM_BAND_DRAWS, len(self.components), seed, self.weights)
+        total = self.predict(X, tasks, noise=noise, derivative=derivative)
+        mean, std, factors = total.mean, total.std, []
+        size = max(CHUNK_ENTRIES // mean.shape[1] ** 2, 1)
+        for part in torch.arange(len(X)).split(size):
+            largest = mean.new_empty(NUM_BAND_DRAWS, len(part))
+            for index, rows in allocation.rows.items():
+                center, covariance = self._joint(self.components[index], X[part], tasks, noise, derivative)
+                scores = draw_normal((len(rows), mean.shape[1]), allocation.seeds[index], X)
+                roots = _batch_root(covariance)
+                for i, row in enumerate(part.tolist()):
+                    draws = center[i] + scores @ roots[i].mT
+                    largest[torch.from_numpy(rows), i] = ((draws - mean[row]) / std[row]).abs().amax(1)
+            factors.append(largest.quantile(level, dim=0))
+        return mean, std, torch.cat(factors).unsqueeze(-1)
+
+    @torch.no_grad()
+    def complete(
+        self, X: Tensor, tasks: Tensor, Y: Tensor, observed_tasks: Tensor, *, noise: bool
+    ) -> MixturePrediction:
+        """Predict values (m, M·q) at points (M, t) of curves with observed values Y (m, G·q), NaN if missing, at points (G, t).
+
+        Each curve is conditioned on its own values, as if they were added to the data; a component is weighted by their density.
+        """
+        q, count = Y.shape[1] // len(observed_tasks), len(tasks)
+        log_weights = torch.from_numpy(np.log(self.weights)).repeat(len(X), 1)  # (m, K)
+        means, variances = [], []
+        for k, component in enumerate(self.components):
+            parts = [
+                self._complete_curve(component, X[[i]], tasks, Y[i], observed_tasks, q, noise) for i in range(len(X))
+            ]
+            mean, variance, log_density = map(torch.stack, zip(*parts, strict=True))
+            means.append(mean)
+            variances.append(variance)
+            log_weights[:, k] += log_density
+        weights = torch.softmax(log_weights, 1).mT.unsqueeze(-1)  # (K, m, 1)
+        return RowMixturePrediction(torch.stack(means), torch.stack(variances), weights.expand(-1, -1, count * q))
+
+    @staticmethod
+    def _complete_curve(component, x: Tensor, tasks: Tensor, y: Tensor, observed_tasks: Tensor, q: int, noise: bool):
+        """Return mean and variance (M·q,) of one curve given its observed values, and their log density."""
+        observed = ~torch.isnan(y)
+        used = observed.unflatten(0, (-1, q)).any(1)
+        points = torch.cat([tasks, observed_tasks[used]])
+        mean, covariance = component.moments(x, points, "output")
+        mean, covariance = mean[0], covariance[0]
+        smooth = component.deviation_at(points)
+        covariance = covariance if smooth is None else covariance + smooth
+        white, size = component.white_at(points), len(tasks) * q
+        at = size + observed.unflatten(0, (-1, q))[used].flatten().nonzero().flatten()
+        variance = covariance.diagonal()[:size] + (white[:size] if noise else 0.0)
+        if len(at) == 0:
+            return mean[:size], variance, mean.new_zeros(())
+        chol = safe_cholesky(covariance[at][:, at] + torch.diag_embed(white[at]))
+        residuals = y[observed] - mean[at]
+        root = torch.linalg.solve_triangular(chol, covariance[at][:, :size], upper=False)
+        half = torch.linalg.solve_triangular(chol, residuals.unsqueeze(-1), upper=False).squeeze(-1)
+        log_density = -0.5 * (half @ half + len(at) * math.log(2 * math.pi)) - chol.diagonal().log().sum()
+        lowest = white[:size] if noise else torch.zeros_like(variance)
+        return mean[:size] + root.mT @ half, torch.maximum(variance - root.square().sum(0), lowest), log_density
+
+
+class RowMixturePrediction:
+    """Mixture whose weights (K, m, p) differ between rows, of Gaussian components with means and variances (K, m, p)."""
+
+    def __init__(self, means: Tensor, variances: Tensor, weights: Tensor):
+        self.means, self.variances, self.weights = means, variances, weights
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (m, p)."""
+        return (self.weights * self.means).sum(0)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation (m, p)."""
+        return (self.weights * (self.variances + (self.means - self.mean).square())).sum(0).sqrt()
+
+
+def _batch_root(matrices: Tensor) -> Tensor:
+    """Return roots R with R Rᵀ equal to positive semidefinite matrices (k, p, p): Cholesky factors where these exist."""
+    chol, info = torch.linalg.cholesky_ex(matrices)
+    for i in info.nonzero().flatten().tolist():
+        chol[i] = _root(matrices[i])
+    return chol
+
+
+def _root(matrix: Tensor) -> Tensor:
+    """Return R with R Rᵀ equal to a positive semidefinite matrix."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors * values.clamp_min(0).sqrt()

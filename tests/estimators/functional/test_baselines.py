@@ -1,0 +1,169 @@
+"""Tests of `ovkgp.estimators.functional.triple_basis` and `kernel_curve`."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.estimators.common.named_kernels import random_features
+from ovkgp.estimators.functional.basis_ridge import factor_rows, to_tensor
+from ovkgp.exceptions import OptionError
+from ovkgp.functional import Fourier, FunctionalData
+from ovkgp.functional.factors import FeatureFactor
+from ovkgp.kernels import components
+from ovkgp.kernels.curves import AdditiveCurveKernel
+
+N, M, P, LAM = 9, 15, 12, 1e-2
+FIXED = {"lam": LAM, "fit_intercept": False, "scale": "given"}
+MIDPOINTS = (np.arange(M) + 0.5) / M
+
+
+def gauss(a, b, lengthscale):
+    return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * lengthscale**2))
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    return (
+        rng.standard_normal((N, P)),
+        FunctionalData(rng.standard_normal((N, M)), MIDPOINTS, (0, 1)),
+        rng.standard_normal((4, P)),
+    )
+
+
+@parametrize_with_checks(
+    [ovkgp.TripleBasisRegressor(input_dictionary=None, num_functions=1, random_state=0), ovkgp.KernelCurveRegressor()]
+)
+def test_scikit_learn_checks_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        ovkgp.TripleBasisRegressor(None, num_functions=1, features="kernel", lam=[1e-4, 1e-2]),
+        ovkgp.KernelAdditiveRegressor(value_lengthscale=1.0, lam=1e-5),
+        ovkgp.KernelCurveRegressor(lengthscale=[0.1, 1.0]),
+    ]
+)
+def test_scikit_learn_checks_pass_with_other_options(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(("convention", "noise"), [("mean", N * LAM), ("sum", LAM)])
+def test_single_basis_is_ridge_per_coefficient_bo_e_14(data, convention, noise):
+    """BO-53, C-19: α_l = (K + ρ)⁻¹ b_l with ρ = nλ for the objective and λ as run; = KPL with B = I and orthonormal functions."""
+    X, curves, Xs = data
+    options = FIXED | {"convention": convention, "lengthscale": 2.0}
+    model = ovkgp.TripleBasisRegressor(None, dictionary=Fourier(3), features="kernel", **options).fit(X, curves)
+    assert model.noise_ == pytest.approx(noise)
+    Phi = Fourier(3)(MIDPOINTS)
+    alpha = np.linalg.solve(gauss(X, X, 2.0) + noise * np.eye(N), curves.values @ Phi / M)
+    expected = gauss(Xs, X, 2.0) @ alpha @ Phi.T
+    np.testing.assert_allclose(model.predict(Xs), expected, atol=1e-10)
+    projection = ovkgp.KernelProjectionRegressor(Fourier(3), **options).fit(X, curves)
+    np.testing.assert_allclose(projection.predict(Xs), expected, atol=1e-10)
+
+
+def test_triple_basis_is_ridge_on_features_of_scores(data):
+    """BO-52: w_l = (ZᵀZ + ρI)⁻¹ Zᵀ b_l on the random features Z of input scores."""
+    X, curves, Xs = data
+    inputs = FunctionalData(X, np.linspace(0, 1, P))
+    model = ovkgp.TripleBasisRegressor(
+        Fourier(2), dictionary=Fourier(3), num_features=20, lengthscale=1.0, random_state=0, **FIXED
+    )
+    model.fit(inputs, curves)
+    scores, new = (model.input_dictionary_.inner(FunctionalData(x, np.linspace(0, 1, P))) for x in (X, Xs))
+    ((scalar, _),) = components(model.gp_.kernel)
+    factor = FeatureFactor(random_features(scalar, 3, 10, model._seed))
+    Z, Zs = factor_rows(factor, scores), factor_rows(factor, new)
+    b = curves.values @ Fourier(3)(MIDPOINTS) / M
+    weights = np.linalg.solve(Z.T @ Z + N * LAM * np.eye(Z.shape[1]), Z.T @ b)
+    np.testing.assert_allclose(model.predict(Xs), Zs @ weights @ Fourier(3)(MIDPOINTS).T, atol=1e-8)
+
+
+def test_additive_kernel_is_a_double_integral():
+    """BO-55: Σ_ls w_l w_s κ(t_l, t_s) exp(−(x_l − z_s)²/2ℓ²)."""
+    rng = np.random.default_rng(0)
+    x, z, t = rng.standard_normal((3, 6)), rng.standard_normal((2, 6)), np.sort(rng.uniform(0, 1, 6))
+    w = rng.uniform(0.1, 0.3, 6)
+    kernel = AdditiveCurveKernel(to_tensor(t), to_tensor(w), 0.2, "laplace").double()
+    kernel.lengthscale = 0.7
+    kappa = np.exp(-np.abs(t[:, None] - t) / 0.2)
+    expected = [[np.sum(np.outer(w, w) * kappa * np.exp(-((a[:, None] - b) ** 2) / (2 * 0.49))) for b in z] for a in x]
+    np.testing.assert_allclose(kernel(to_tensor(x), to_tensor(z)).to_dense().detach(), expected, rtol=1e-6)
+    diagonal = kernel(to_tensor(x), diag=True).detach()
+    np.testing.assert_allclose(diagonal, np.diag(kernel(to_tensor(x)).to_dense().detach()), rtol=1e-6)
+    assert np.linalg.eigvalsh(kernel(to_tensor(x)).to_dense().detach())[0] > -1e-10
+
+
+@pytest.mark.parametrize(("convention", "noise"), [("mean", N * LAM), ("sum", LAM)])
+def test_additive_model_is_the_kronecker_solution_bo_e_15(data, convention, noise):
+    """C-20, BO-E-15: (K_X ⊗ K_Θ + ρ) α = R on principal components, prediction ∫ k_Θ(θ, ·) φ α k_X(x)."""
+    X, curves, Xs = data
+    model = ovkgp.KernelAdditiveRegressor(3, value_lengthscale=0.8, **(FIXED | {"convention": convention})).fit(
+        X, curves
+    )
+    assert model.noise_ == pytest.approx(noise)
+    ((kernel, _),) = components(model.gp_.kernel)
+    KX = kernel(to_tensor(X)).to_dense().detach().numpy()
+    cross = kernel(to_tensor(Xs), to_tensor(X)).to_dense().detach().numpy()
+    Phi, points = model.dictionary_(MIDPOINTS), MIDPOINTS[:, None]
+    sections = gauss(points, points, 0.1) @ Phi / M  # ∫ k_Θ(θ, θ') φ(θ') dθ'
+    KT, R = Phi.T @ sections / M, curves.values @ Phi / M
+    alpha = np.linalg.solve(np.kron(KX, KT) + noise * np.eye(N * 3), R.ravel()).reshape(N, 3)
+    np.testing.assert_allclose(model.predict(Xs), cross @ alpha @ sections.T, atol=1e-7)
+
+
+def test_local_averages(data):
+    X, curves, Xs = data
+    model = ovkgp.KernelCurveRegressor(lengthscale=2.0).fit(X, curves)
+    weights = gauss(Xs, X, 2.0)
+    np.testing.assert_allclose(model.predict(Xs), weights @ curves.values / weights.sum(1, keepdims=True), atol=1e-10)
+    far = np.full((1, P), 1e3)
+    far[0] = X[3] + 1e3 * (X[3] / np.linalg.norm(X[3]))
+    nearest = np.argmin(np.square(far - X).sum(1))
+    np.testing.assert_allclose(model.predict(far)[0], curves.values[nearest])
+    assert model.predict(Xs, [0.3, 0.6]).shape == (4, 2)
+    with pytest.raises(OptionError, match="predictive"):
+        model.predict(Xs, return_std=True)
+
+
+def test_lengthscale_has_the_smallest_leave_one_out_error(data):
+    X, curves, _ = data
+    candidates = [0.5, 2.0, 8.0]
+    model = ovkgp.KernelCurveRegressor(lengthscale=candidates).fit(X, curves)
+    errors = []
+    for lengthscale in candidates:
+        missed = []
+        for i in range(N):
+            keep = np.arange(N) != i
+            one = ovkgp.KernelCurveRegressor(lengthscale=lengthscale).fit(X[keep], curves[keep])
+            missed.append(one.predict(X[[i]])[0] - curves.values[i])
+        errors.append(np.mean(np.square(missed)))
+    np.testing.assert_allclose(model.path_, errors, rtol=1e-8)
+    assert model.lengthscale_ == candidates[int(np.argmin(errors))]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ovkgp.TripleBasisRegressor(random_state=0),
+        ovkgp.TripleBasisRegressor(None, features="kernel"),
+        ovkgp.KernelAdditiveRegressor(5),
+        ovkgp.KernelCurveRegressor(),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
+def test_saved_models_predict_the_same(data, tmp_path, model):
+    X, curves, Xs = data
+    gaps = FunctionalData(
+        np.where(np.random.default_rng(0).random((N, M)) < 0.1, np.nan, curves.values), MIDPOINTS, (0, 1)
+    )
+    model.fit(FunctionalData(X, np.linspace(0, 1, P)), gaps)
+    model.save(tmp_path / "model.ovkgp")
+    loaded = ovkgp.load(tmp_path / "model.ovkgp")
+    np.testing.assert_allclose(loaded.predict(Xs), model.predict(Xs), rtol=1e-9)
+    if model.has_predictive:
+        np.testing.assert_allclose(loaded.predict_interval(Xs), model.predict_interval(Xs), rtol=1e-8)

@@ -1,0 +1,119 @@
+"""Tests of `ovkgp.estimators.functional.functional_linear`."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.exceptions import OptionError
+from ovkgp.functional import FunctionalData
+from ovkgp.functional.quadrature import quadrature_weights
+
+S, T = np.linspace(0, 1, 25), np.linspace(0, 1, 20)
+FIXED = {"kernel": "rbf", "input_lengthscale": 0.3, "output_lengthscale": 0.25, "noise": 0.02}
+
+
+def gauss(a, b, lengthscale):
+    return np.exp(-((a[:, None] - b[None]) ** 2) / (2 * lengthscale**2))
+
+
+def input_curves(rng, n):
+    return rng.standard_normal((n, 8)) / (1 + np.arange(8)) @ np.cos(np.pi * np.arange(8)[:, None] * S)
+
+
+@parametrize_with_checks([ovkgp.FunctionalLinearRegressor()])
+def test_scikit_learn_checks_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ovkgp.FunctionalLinearRegressor(inputs="curve", kernel="rbf")])
+def test_scikit_learn_checks_pass_with_other_options(estimator, check):
+    check(estimator)
+
+
+def test_function_on_function_is_a_gaussian_process():
+    """Mean and variance of β and of predictions against dense algebra."""
+    rng = np.random.default_rng(0)
+    X, Y = input_curves(rng, 10), rng.standard_normal((10, 20))
+    model = ovkgp.FunctionalLinearRegressor(fit_intercept=False, **FIXED).fit(FunctionalData(X, S), Y, T)
+    w = quadrature_weights(S, None, "trapezoid")
+    KS, KT = gauss(S, S, 0.3), gauss(T, T, 0.25)
+    F = X * w
+    C = np.kron(F @ KS @ F.T, KT) + 0.02 * 20 * np.eye(200)
+    scale = Y.ravel() @ np.linalg.solve(C, Y.ravel()) / 200
+    cross = np.kron(KS @ F.T, KT)
+    beta = (cross @ np.linalg.solve(C, Y.ravel())).reshape(25, 20)
+    variance = scale * (1 - np.einsum("ab,ba->a", cross, np.linalg.solve(C, cross.T))).reshape(25, 20)
+    assert model.scale_ == pytest.approx(scale, rel=1e-4)
+    np.testing.assert_allclose(model.coef_, beta, atol=1e-3)
+    np.testing.assert_allclose(model.coef_std_**2, variance, atol=1e-3 * scale)
+    np.testing.assert_allclose(model.predict(FunctionalData(X, S)), F @ beta, atol=1e-3)
+    log_density = -(200 + np.linalg.slogdet(C)[1] + 200 * np.log(2 * np.pi * scale)) / 2
+    assert model.log_evidence_ == pytest.approx(log_density, abs=0.05)
+
+
+def test_function_on_scalar_recovers_coefficients():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 3)) * [1.0, 5.0, 0.1] + 2
+    beta = np.stack([np.sin(np.pi * T), 0.2 * T, 10 * np.cos(np.pi * T)])
+    Y = 1 + T + X @ beta + 0.1 * rng.standard_normal((80, 20))
+    model = ovkgp.FunctionalLinearRegressor().fit(X, Y, T)
+    np.testing.assert_allclose(model.coef_, beta, atol=0.5)
+    lower, upper = model.coefficient_interval(0.9)
+    assert 0.75 < ((lower <= beta) & (beta <= upper)).mean() <= 1
+    assert model.score(X, Y) > 0.9
+    assert model.input_grid_ is None
+    with pytest.raises(OptionError, match="input_grid"):
+        model.coefficients([0.5])
+
+
+def test_scalar_on_function():
+    rng = np.random.default_rng(0)
+    X = FunctionalData(input_curves(rng, 100), S)
+    beta = np.sin(np.pi * S)
+    y = 3 + X.values @ (quadrature_weights(S, None, "trapezoid") * beta) + 0.02 * rng.standard_normal(100)
+    model = ovkgp.FunctionalLinearRegressor().fit(X, y)
+    assert model.coef_.shape == (25,)
+    np.testing.assert_allclose(model.coef_, beta, atol=0.2)
+    assert model.predict(X).shape == (100,)
+    assert model.score(X, y) > 0.9
+    assert model.coefficients([0.1, 0.2]).shape == (2,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["function", "vector", "number"])
+def test_coefficient_bands_have_nominal_coverage(kind):
+    covered = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        w = quadrature_weights(S, None, "trapezoid")
+        if kind == "vector":
+            X = rng.standard_normal((60, 3))
+            beta = np.stack([np.sin(np.pi * T), T, np.cos(2 * np.pi * T)])
+            Y = X @ beta + 0.5 * rng.standard_normal((60, 20))
+        else:
+            X = FunctionalData(input_curves(rng, 80), S)
+            beta = np.sin(np.pi * S)[:, None] * np.cos(2 * np.pi * T) + S[:, None] * T
+            beta = beta if kind == "function" else np.sin(np.pi * S)
+            Y = (X.values * w) @ beta
+            Y = Y + 0.1 * rng.standard_normal(Y.shape)
+        lower, upper = ovkgp.FunctionalLinearRegressor().fit(X, Y).coefficient_interval(0.9)
+        covered.append(((lower <= beta) & (beta <= upper)).mean())
+    assert 0.85 <= np.mean(covered) <= 0.95
+
+
+def test_draws_and_files(tmp_path):
+    rng = np.random.default_rng(0)
+    X, Y = FunctionalData(input_curves(rng, 20), S), rng.standard_normal((20, 20))
+    model = ovkgp.FunctionalLinearRegressor(**FIXED).fit(X, Y, T)
+    draws = model.sample_functions(500, random_state=0)(X)
+    mean, std = model.predict(X, return_std=True, noise=False)
+    np.testing.assert_allclose(draws.mean(0), mean, atol=5 * std.max() / np.sqrt(500))
+    np.testing.assert_allclose(draws.std(0), std, rtol=0.2)
+    lower, upper = model.predict_interval(X, simultaneous=True)
+    assert (lower < upper).all()
+    model.save(tmp_path / "model.ovkgp")
+    loaded = ovkgp.load(tmp_path / "model.ovkgp")
+    np.testing.assert_allclose(loaded.coefficient_interval(0.9), model.coefficient_interval(0.9), rtol=1e-10)
+    np.testing.assert_allclose(loaded.predict(X, [0.33]), model.predict(X, [0.33]), rtol=1e-10)

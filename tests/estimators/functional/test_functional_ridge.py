@@ -1,0 +1,150 @@
+"""Tests of `ovkgp.estimators.functional.functional_ridge`."""
+
+import numpy as np
+import pytest
+from gpytorch.kernels import RBFKernel
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.estimators.functional.basis_ridge import gram_coordinates
+from ovkgp.estimators.functional.functional_ridge import MAX_ANCHORS
+from ovkgp.functional import FunctionalData
+from ovkgp.functional.eigenfunctions import EigenFactor, sampled_eigenpairs
+from ovkgp.losses import TaskMeasure
+
+N, M, LAM = 8, 12, 1e-2
+OPTIONS = {"lengthscale": 1.3, "lam": LAM, "fit_intercept": False, "scale": "given"}
+OUTPUT = {"output_kernel": "rbf", "output_lengthscale": 0.3}
+
+
+def gauss(a, b, lengthscale):
+    return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * lengthscale**2))
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    X, grid, Y = rng.standard_normal((N, 3)), np.sort(rng.uniform(0, 1, M)), rng.standard_normal((N, M))
+    return X, grid, Y, rng.standard_normal((4, 3)), np.array([0.3, 0.5, 0.77])
+
+
+def oracle(X, grid, Y, Xs, new, noise):
+    observed, points = np.isfinite(Y).ravel(), (grid[:, None], new[:, None])
+    C = np.kron(gauss(X, X, 1.3), gauss(points[0], points[0], 0.3)) + np.diag(noise.ravel())
+    cross = np.kron(gauss(Xs, X, 1.3), gauss(points[1], points[0], 0.3))[:, observed]
+    C = C[observed][:, observed]
+    mean = (cross @ np.linalg.solve(C, Y.ravel()[observed])).reshape(len(Xs), -1)
+    joint = np.kron(np.ones((len(Xs),) * 2), gauss(points[1], points[1], 0.3)) - cross @ np.linalg.solve(C, cross.T)
+    k = len(new)
+    blocks = np.stack([joint[i * k : (i + 1) * k, i * k : (i + 1) * k] for i in range(len(Xs))])
+    return mean, blocks
+
+
+@parametrize_with_checks([ovkgp.FunctionalRidge()])
+def test_scikit_learn_checks_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ovkgp.FunctionalRidge(quadrature="trapezoid", lam=[1e-4, 1e-2])])
+def test_scikit_learn_checks_pass_with_other_options(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("quadrature", ["mean", "trapezoid"])
+def test_functional_ridge_is_the_grid_process(data, quadrature):
+    """BO-50 with noise nλ/η, nmλ for equal weights (BO-E-12), at points between the grid, with the covariance along the curve."""
+    X, grid, Y, Xs, new = data
+    curves = FunctionalData(Y, grid, (0, 1))
+    model = ovkgp.FunctionalRidge(quadrature=quadrature, **OUTPUT, **OPTIONS).fit(X, curves)
+    mean, blocks = oracle(X, grid, Y, Xs, new, np.tile(N * LAM / curves.weights(quadrature), (N, 1)))
+    got, std = model.predict(Xs, new, return_std=True, noise=False)
+    np.testing.assert_allclose(got, mean, atol=1e-8)
+    np.testing.assert_allclose(std**2, np.diagonal(blocks, axis1=1, axis2=2), atol=1e-8)
+    np.testing.assert_allclose(model._predict_remainder(Xs, new[:, None], "output")[1], blocks, atol=1e-8)
+
+
+def test_functional_ridge_solves_the_sylvester_equation_bo_e_12(data):
+    """BO-50: K_T A K_X + λmn A = Y, prediction k_Θ(θ)ᵀ A k_X(x) without a factor 1/m (BO-E-12)."""
+    X, grid, Y, Xs, new = data
+    KT, KX = gauss(grid[:, None], grid[:, None], 0.3), gauss(X, X, 1.3)
+    system = np.kron(KX, KT) + N * M * LAM * np.eye(N * M)
+    A = np.linalg.solve(system, Y.T.ravel(order="F")).reshape((M, N), order="F")
+    np.testing.assert_allclose(KT @ A @ KX + N * M * LAM * A, Y.T, atol=1e-10)
+    model = ovkgp.FunctionalRidge(**OUTPUT, **OPTIONS).fit(X, FunctionalData(Y, grid, (0, 1)))
+    expected = (gauss(new[:, None], grid[:, None], 0.3) @ A @ gauss(X, Xs, 1.3)).T
+    np.testing.assert_allclose(model.predict(Xs, new), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_gaps_are_exact(data, ragged):
+    X, grid, Y, Xs, new = data
+    Y = np.where(np.random.default_rng(3).random(Y.shape) < 0.3, np.nan, Y)
+    curves = FunctionalData(Y, grid, (0, 1))
+    if ragged:
+        observed = np.isfinite(Y)
+        curves = FunctionalData([y[o] for y, o in zip(Y, observed, strict=True)], [grid[o] for o in observed], (0, 1))
+    model = ovkgp.FunctionalRidge(**OUTPUT, **OPTIONS).fit(X, curves)
+    noise = np.repeat(N * LAM * np.isfinite(Y).sum(1), M).reshape(N, M)
+    mean, blocks = oracle(X, grid, Y, Xs, new, noise)
+    got, std = model.predict(Xs, new, return_std=True, noise=False)
+    np.testing.assert_allclose(got, mean, atol=1e-7)
+    np.testing.assert_allclose(std**2, np.diagonal(blocks, axis1=1, axis2=2), atol=1e-7)
+
+
+def test_sampled_eigenfunctions_equal_the_grid_bo_e_13(data):
+    """C-18: all m empirical eigenfunctions, with the denominators ν_iλ_l + nλ of BO-E-13 (LT-E-01), give the estimate on the grid."""
+    X, grid, Y, Xs, new = data
+    curves = FunctionalData(Y, grid, (0, 1))
+    expected = ovkgp.FunctionalRidge(**OUTPUT, **OPTIONS).fit(X, curves).predict(Xs, new)
+    kernel = RBFKernel().double().requires_grad_(False)
+    kernel.lengthscale = 0.3
+    pairs = sampled_eigenpairs(kernel, TaskMeasure(grid), cutoff=1e-15)
+    model = ovkgp.FunctionalRidge(basis="eigen", **OUTPUT, **OPTIONS).fit(X, curves)
+    model._fit_coordinates(X, curves, gram_coordinates(EigenFactor(pairs), np.diag(pairs.values.numpy())), plug_in=True)
+    np.testing.assert_allclose(model.predict(Xs, new), expected, atol=1e-6)
+    # the closed form itself
+    R, (nu, V) = pairs.coefficients(curves_tensor(Y), TaskMeasure(grid)).numpy(), np.linalg.eigh(gauss(X, X, 1.3))
+    A = V @ ((V.T @ R) / (np.outer(nu, pairs.values) + N * LAM))
+    rows = EigenFactor(pairs)(curves_tensor(new)[:, None]).numpy() * np.sqrt(pairs.values.numpy())
+    np.testing.assert_allclose(gauss(Xs, X, 1.3) @ A @ rows.T, expected, atol=1e-6)
+
+
+def curves_tensor(values):
+    import torch
+
+    return torch.from_numpy(values)
+
+
+def test_eigenfunctions_approximate_the_grid(data):
+    X, _, _, Xs, new = data
+    grid = (np.arange(200) + 0.5) / 200
+    Y = np.sin(2 * X[:, :1] + 4 * grid)
+    curves = FunctionalData(Y, grid, (0, 1))
+    on_grid, eigen = (ovkgp.FunctionalRidge(basis=b, **OUTPUT, **OPTIONS).fit(X, curves) for b in ("grid", "eigen"))
+    np.testing.assert_allclose(eigen.predict(Xs, new), on_grid.predict(Xs, new), atol=2e-3)
+    assert eigen.truncated_variance_ < 1e-8
+    assert (np.diff(eigen.eigenvalues_) < 0).all()
+    assert pytest.approx(eigen.eigenvalues_.sum(), abs=1e-6) == 1.0  # k_Θ(θ, θ) = 1
+
+
+def test_many_different_points_use_anchors():
+    rng = np.random.default_rng(0)
+    X, n = rng.standard_normal((30, 1)), 30
+    grids = [np.sort(rng.uniform(0, 1, 25)) for _ in range(n)]
+    curves = FunctionalData([np.sin(x + 6 * g) for x, g in zip(X[:, 0], grids, strict=True)], grids, (0, 1))
+    assert curves.num_points > MAX_ANCHORS
+    model = ovkgp.FunctionalRidge(lam=1e-5).fit(X, curves)
+    new = np.linspace(0.05, 0.95, 7)
+    np.testing.assert_allclose(model.predict([[0.2]], new)[0], np.sin(0.2 + 6 * new), atol=0.05)
+    assert model.score(X, curves) > 0.99
+
+
+@pytest.mark.parametrize("options", [{}, {"basis": "eigen", "num_functions": 6}])
+def test_saved_models_predict_the_same(data, tmp_path, options):
+    X, grid, Y, Xs, new = data
+    model = ovkgp.FunctionalRidge(quadrature="trapezoid", **options).fit(X, FunctionalData(Y, grid, (0, 1)))
+    model.save(tmp_path / "model.ovkgp")
+    loaded = ovkgp.load(tmp_path / "model.ovkgp")
+    for got, expected in zip(loaded.predict_interval(Xs, grid=new), model.predict_interval(Xs, grid=new), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9)

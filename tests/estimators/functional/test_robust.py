@@ -1,0 +1,304 @@
+"""Tests of `ovkgp.estimators.functional.robust`."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.functional import FunctionalData
+
+N, M, LAM = 10, 14, 5e-3
+OPTIONS = {"lengthscale": 1.0, "output_kernel": "rbf", "output_lengthscale": 0.3, "lam": LAM, "fit_intercept": False}
+CASES = [
+    ("huber", 1),
+    ("huber", 2),
+    ("huber", math.inf),
+    ("insensitive", 1),
+    ("insensitive", 2),
+    ("insensitive", math.inf),
+]
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    X, grid = rng.uniform(-1, 1, (N, 1)), np.linspace(0, 1, M)
+    Y = np.sin(3 * X + 4 * grid) + 0.2 * rng.standard_normal((N, M))
+    Y[2] += 3.0
+    Y[5, 3] -= 4.0
+    return X, grid, Y
+
+
+def gauss(a, b, lengthscale):
+    return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * lengthscale**2))
+
+
+def apgd(K, KT, Y, lam, prox, steps=6000):
+    """Algorithm 7.1 with A (m, n), steps 1/C of BO-E-28 and momentum that starts at 0 (BO-E-30)."""
+    n, m = Y.shape
+    gamma = 1 / (1 + np.linalg.norm(K, 2) * np.linalg.norm(KT, 2) / (lam * n * m))
+    A = before = np.zeros((m, n))
+    for t in range(steps):
+        V = A + max(0.0, (t - 2) / (t + 1)) * (A - before)
+        gradient = V - Y.T + KT @ V @ K / (lam * n * m)
+        before, A = A, prox(V - gamma * gradient, gamma)
+    return A
+
+
+def duality_gap(K, KT, Y, lam, A, loss, conjugate):
+    """J(h) − D(A) in L² of m points, for h = KT A K/(λnm)."""
+    n, m = Y.shape
+    H = KT @ A @ K / (lam * n * m)
+    norm = np.sum(A * (KT @ A @ K)) / (lam**2 * n**2 * m**2)
+    primal = np.mean([loss(r) for r in (Y.T - H).T]) + lam / 2 * norm
+    dual = -np.mean([conjugate(a) - a @ y / m for a, y in zip(A.T, Y, strict=True)]) - lam / 2 * norm
+    return primal - dual
+
+
+def setup(loss, p, parameter, m):
+    """Proximal operator of a step (corrected thresholds), loss and conjugate of L² of m points."""
+
+    def l2(r):
+        return np.sqrt(np.mean(r**2))
+
+    if (loss, p) == ("huber", 1):
+        prox = lambda U, g: np.clip(U, -parameter, parameter)  # noqa: E731
+        value = lambda r: np.mean(np.where(abs(r) <= parameter, r**2 / 2, parameter * (abs(r) - parameter / 2)))  # noqa: E731
+        return prox, value, lambda a: np.mean(a**2) / 2
+    if (loss, p) == ("huber", 2):
+        prox = lambda U, g: U * np.minimum(1, np.sqrt(m) * parameter / np.linalg.norm(U, axis=0))  # noqa: E731
+        value = lambda r: l2(r) ** 2 / 2 if l2(r) <= parameter else parameter * (l2(r) - parameter / 2)  # noqa: E731
+        return prox, value, lambda a: np.mean(a**2) / 2
+    if (loss, p) == ("insensitive", 2):
+        prox = lambda U, g: U * np.clip(1 - g * parameter * np.sqrt(m) / np.linalg.norm(U, axis=0), 0, None)  # noqa: E731
+        return prox, lambda r: max(l2(r) - parameter, 0) ** 2 / 2, lambda a: np.mean(a**2) / 2 + parameter * l2(a)
+    prox = lambda U, g: np.sign(U) * np.clip(abs(U) - g * parameter, 0, None)  # noqa: E731
+    value = lambda r: np.mean(np.clip(abs(r) - parameter, 0, None) ** 2) / 2  # noqa: E731
+    return prox, value, lambda a: np.mean(a**2) / 2 + parameter * np.mean(abs(a))
+
+
+@parametrize_with_checks([ovkgp.RobustFunctionalRegressor()])
+def test_scikit_learn_checks_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        ovkgp.RobustFunctionalRegressor(p=2, uncertainty="variational"),
+        ovkgp.RobustFunctionalRegressor("insensitive", p=math.inf, epsilon=0.01),
+    ]
+)
+def test_scikit_learn_checks_pass_with_other_options(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(("loss", "p"), [("huber", 1), ("huber", 2), ("insensitive", 2), ("insensitive", math.inf)])
+def test_solutions_equal_the_dual_algorithm_bo_e_28_bo_e_29_bo_e_45(data, loss, p):
+    """BO-73 with thresholds γε√m (p = 2) and γε (p = ∞) of BO-E-29 and the ball √mκ of BO-E-45; the duality gap vanishes."""
+    X, grid, Y = data
+    K, KT, parameter = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3), 0.6 if loss == "insensitive" else 0.3
+    prox, value, conjugate = setup(loss, p, parameter, M)
+    A = apgd(K, KT, Y, LAM, prox)
+    assert duality_gap(K, KT, Y, LAM, A, value, conjugate) < 1e-8
+    names = {"huber": "kappa", "insensitive": "epsilon"}
+    model = ovkgp.RobustFunctionalRegressor(loss, p, **{names[loss]: parameter}, tolerance=1e-10, **OPTIONS).fit(
+        X, Y, grid
+    )
+    np.testing.assert_allclose(model.predict(X), (KT @ A @ K).T / (LAM * N * M), atol=1e-4)
+    assert model.gap_ <= 1e-10
+    if loss == "insensitive":
+        zeros = (np.abs(A).max(0) == 0).mean() if p == 2 else (A == 0).mean()
+        assert model.sparsity_ == pytest.approx(zeros, abs=0.03)
+        assert 0 < model.sparsity_ < 1
+
+
+@pytest.mark.parametrize("p", [2, math.inf])
+def test_printed_thresholds_leave_a_gap_bo_e_29(data, p):
+    """BO-E-29: the printed thresholds γε/√m and γε/m do not close the duality gap."""
+    X, grid, Y = data
+    K, KT, epsilon = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3), 0.3
+    _, value, conjugate = setup("insensitive", p, epsilon, M)
+    printed = setup("insensitive", p, epsilon / M, M)[0]  # γ(ε/m)√m = γε/√m for p = 2, γε/m for p = ∞
+    A = apgd(K, KT, Y, LAM, printed)
+    assert duality_gap(K, KT, Y, LAM, A, value, conjugate) > 1e-3
+
+
+def test_printed_radius_leaves_a_gap_bo_e_45(data):
+    """BO-E-45: the printed radius √(mκ) of the column factor is not that of the dual constraint."""
+    X, grid, Y = data
+    K, KT, kappa = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3), 0.3
+    _, value, conjugate = setup("huber", 2, kappa, M)
+    A = apgd(K, KT, Y, LAM, setup("huber", 2, np.sqrt(kappa), M)[0])
+    feasible = A * np.minimum(1, np.sqrt(M) * kappa / np.linalg.norm(A, axis=0))
+    assert duality_gap(K, KT, Y, LAM, feasible, value, conjugate) > 1e-4
+
+
+def test_momentum_starts_at_zero_bo_e_30(data):
+    """BO-E-30: from the solution, a step with the printed momentum (t − 2)/(t + 1) at t = 0 and A^(−1) = 0 leaves it."""
+    X, grid, Y = data
+    K, KT = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3)
+    prox = setup("huber", 1, 0.3, M)[0]
+    A = apgd(K, KT, Y, LAM, prox)
+    gamma = 1 / (1 + np.linalg.norm(K, 2) * np.linalg.norm(KT, 2) / (LAM * N * M))
+
+    def step(V):
+        return prox(V - gamma * (V - Y.T + KT @ V @ K / (LAM * N * M)), gamma)
+
+    np.testing.assert_allclose(step(A), A, atol=1e-6)
+    assert np.abs(step(A - 2 * (A - 0)) - A).max() > 0.1
+
+
+@pytest.mark.parametrize(("loss", "p"), CASES)
+@pytest.mark.parametrize("gaps", [False, True])
+def test_gaps_are_small_for_all_norms(data, loss, p, gaps):
+    X, grid, Y = data
+    Y = np.where(np.random.default_rng(1).random(Y.shape) < 0.2, np.nan, Y) if gaps else Y
+    model = ovkgp.RobustFunctionalRegressor(loss, p, kappa=0.3, epsilon=0.2, **OPTIONS).fit(X, Y, grid)
+    assert model.gap_ <= 1e-6
+
+
+def test_dual_variables_are_clipped_residuals(data):
+    """C-28: α = clip(residual, ±κ), h = K_T α K/(λnm)."""
+    X, grid, Y = data
+    K, KT = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3)
+    model = ovkgp.RobustFunctionalRegressor(p=1, kappa=0.3, tolerance=1e-12, max_iter=200_000, **OPTIONS).fit(
+        X, Y, grid
+    )
+    fitted = model.predict(X)
+    alpha = np.clip(Y - fitted, -0.3, 0.3)
+    np.testing.assert_allclose(K @ alpha @ KT / (LAM * N * M), fitted, atol=1e-4)
+    expected = 1 - np.linalg.norm(alpha, axis=1) / np.linalg.norm(Y - fitted, axis=1)
+    np.testing.assert_allclose(model.outlier_scores_, expected, atol=1e-3)
+    assert np.argmax(model.outlier_scores_) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "basis"),
+    [
+        ({"kappa": 1e3}, "grid"),
+        ({"loss": "insensitive", "epsilon": 1e-12, "p": 2}, "grid"),
+        ({"kappa": 1e3, "p": 2}, "eigen"),
+    ],
+)
+def test_limits_are_the_ridge(data, options, basis):
+    """C-27, LT-97: κ → ∞ and ε → 0."""
+    X, grid, Y = data
+    ridge = ovkgp.FunctionalRidge(basis=basis, **OPTIONS).fit(X, Y, grid)
+    model = ovkgp.RobustFunctionalRegressor(basis=basis, tolerance=1e-11, **options, **OPTIONS).fit(X, Y, grid)
+    np.testing.assert_allclose(model.predict(X), ridge.predict(X), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
+def test_eigenfunctions_equal_the_grid_for_curves(data):
+    """C-30: p = 2 depends on norms only, so that coefficients and values agree; p = 1 is rejected (LT-89)."""
+    X, _, _ = data
+    grid = (np.arange(150) + 0.5) / 150
+    Y = np.sin(3 * X + 4 * grid)
+    Y[2] += 3.0
+    curves = FunctionalData(Y, grid, (0, 1))
+    grids, eigen = (
+        ovkgp.RobustFunctionalRegressor(p=2, kappa=0.3, basis=basis, **OPTIONS).fit(X, curves)
+        for basis in ("grid", "eigen")
+    )
+    np.testing.assert_allclose(eigen.predict(X), grids.predict(X), atol=2e-2)
+    with pytest.raises(OptionError, match="eigen"):
+        ovkgp.RobustFunctionalRegressor(p=1, basis="eigen").fit(X, Y)
+
+
+def test_robust_fits_resist_outliers():
+    rng = np.random.default_rng(0)
+    X, grid = rng.uniform(0, 1, (30, 1)), np.linspace(0, 1, 12)
+    clean = np.sin(2 * np.pi * (grid + X))
+    Y = clean + 0.1 * rng.standard_normal(clean.shape)
+    Y[:4] += 5.0
+    ridge = ovkgp.FunctionalRidge(lam=1e-3).fit(X, Y, grid)
+    several = {"p": 2, "kappa": [0.05, 0.2, 1.0], "lam": [1e-4, 1e-3]}
+    for options in ({"p": 2}, {"p": 1}, {"loss": "log_cosh"}, several):
+        options = {"lam": 1e-4} | options
+        model = ovkgp.RobustFunctionalRegressor(tolerance=1e-4, **options).fit(X, Y, grid)
+        errors = [np.abs(one.predict(X)[4:] - clean[4:]).mean() for one in (model, ridge)]
+        assert errors[0] < 0.2 * errors[1]
+        assert set(np.argsort(model.outlier_scores_)[-4:]) == {0, 1, 2, 3}
+    assert model.parameter_ == model.parameter_path_.values[np.argmin(model.parameter_path_.error)]
+    assert model.lam_ == model.lam_path_.values[np.argmin(model.lam_path_.error)]
+
+
+@pytest.mark.parametrize("options", [{"p": 1}, {"p": 2}, {"loss": "log_cosh"}, {"p": 2, "uncertainty": "student_t"}])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_bands_are_those_of_a_weighted_process(data, options, gaps):
+    """The posterior given the weights is that of a Gaussian process with noise mσ²/w of a value, times the scale."""
+    X, grid, Y = data
+    Y = np.where(np.random.default_rng(1).random(Y.shape) < 0.2, np.nan, Y) if gaps else Y
+    options = {"uncertainty": "variational", "kappa": 0.3, "nu": 3.0} | options
+    model = ovkgp.RobustFunctionalRegressor(**options, **OPTIONS).fit(X, Y, grid)
+    observed = np.isfinite(Y).ravel()
+    w = model.weights_ if model.weights_.ndim == 2 else np.repeat(model.weights_[:, None], M, 1)
+    noise = N * LAM * model._points_per_curve / (3.0 if options.get("loss") == "log_cosh" else 1.0)
+    K, KT = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3)
+    C = np.kron(K, KT)[observed][:, observed] + np.diag(noise / w.ravel()[observed])
+    cross = np.kron(K, KT)[:, observed]
+    variance = 1 - np.einsum("ab,ba->a", cross, np.linalg.solve(C, cross.T))
+    std = model.predict(X, return_std=True, noise=False)[1]
+    np.testing.assert_allclose(std**2, model.scale_ * variance.reshape(N, M), rtol=1e-5, atol=1e-8)
+    noisy = model.predict(X, return_std=True)[1]
+    np.testing.assert_allclose(noisy**2 - std**2, model.scale_ * noise, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"p": 1}, {"p": 2}, {"p": 1, "uncertainty": "student_t"}, {"loss": "log_cosh"}])
+def test_bands_cover_regular_observations_of_contaminated_data(options):
+    pointwise, simultaneous = [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X, grid = rng.uniform(0, 1, (60, 1)), np.linspace(0, 1, 20)
+        clean = np.sin(2 * np.pi * (grid + X))
+        Y = clean + 0.1 * rng.standard_normal(clean.shape)
+        if options.get("p") == 2:
+            Y[:4] += 3.0
+        else:
+            outliers = rng.random(Y.shape) < 0.1
+            Y[outliers] = rng.uniform(-4, 4, outliers.sum())
+        options = {"uncertainty": "variational"} | options
+        lams = np.geomspace(1e-6, 1e-3, 4)
+        model = ovkgp.RobustFunctionalRegressor(lam=lams, tolerance=1e-4, **options).fit(X, Y, grid)
+        new = rng.uniform(0, 1, (100, 1))
+        truth = np.sin(2 * np.pi * (grid + new)) + 0.1 * rng.standard_normal((100, 20))
+        for found, flag in ((pointwise, False), (simultaneous, True)):
+            lower, upper = model.predict_interval(new, 0.9, simultaneous=flag)
+            inside = (truth >= lower) & (truth <= upper)
+            found.append(inside.all(1).mean() if flag else inside.mean())
+    assert 0.85 <= np.mean(pointwise) <= 0.95
+    assert 0.82 <= np.mean(simultaneous) <= 0.97
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"p": 2, "basis": "eigen"}, {"uncertainty": "variational"}, {"kappa": [0.1, 0.5]}]
+)
+@pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
+def test_saved_models_predict_the_same(data, tmp_path, options):
+    X, grid, Y = data
+    model = ovkgp.RobustFunctionalRegressor(**options).fit(X, Y, grid)
+    model.save(tmp_path / "model.ovkgp")
+    loaded = ovkgp.load(tmp_path / "model.ovkgp")
+    np.testing.assert_allclose(loaded.predict(X, [0.1, 0.52]), model.predict(X, [0.1, 0.52]), rtol=1e-9)
+    if model.has_predictive:
+        np.testing.assert_allclose(loaded.predict_interval(X), model.predict_interval(X), rtol=1e-8)
+        assert model.sample_functions(2, random_state=0)(X).shape == (2, N, M)
+
+
+def test_invalid_options_are_rejected(data):
+    X, grid, Y = data
+    with pytest.raises(OptionError, match="p must"):
+        ovkgp.RobustFunctionalRegressor(p=3).fit(X, Y)
+    with pytest.raises(OptionError, match="student_t"):
+        ovkgp.RobustFunctionalRegressor("insensitive", uncertainty="variational").fit(X, Y)
+    with pytest.raises(OptionError, match="uncertainty"):
+        ovkgp.RobustFunctionalRegressor().fit(X, Y).predict(X, return_std=True)
+    gaps = np.where(np.arange(M) == 2, np.nan, Y)
+    gaps[0, 2] = 1.0
+    with pytest.raises(InputError, match="complete"):
+        ovkgp.RobustFunctionalRegressor(p=2, basis="eigen").fit(X, gaps, grid)

@@ -1,0 +1,123 @@
+"""Tests of `ovkgp.inference.stacking.curve_components` and `shared_kernel`."""
+
+import numpy as np
+import pytest
+import torch
+from curve_cases import simulate_curves
+
+from ovkgp.inference.stacking.candidates import default_candidates
+from ovkgp.inference.stacking.curve_candidates import CurveData
+from ovkgp.inference.stacking.curve_components import ComponentPosterior, fit_components, interpolate_functions
+from ovkgp.inference.stacking.shared_kernel import SharedEvidence, SharedPosterior, SharedProblem, fit_shared
+
+POINTS = torch.tensor([[-1.2], [0.1], [0.9]], dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def data():
+    grid, X, Y = simulate_curves(40, 15)
+    tasks = torch.from_numpy((grid - grid.mean()) / grid.std()).unsqueeze(-1)
+    Y = Y - Y.mean(0)
+    return CurveData(torch.from_numpy(X / X.std(0)), torch.from_numpy(Y / Y.std()), tasks)
+
+
+@pytest.fixture(scope="module")
+def components(data):
+    return fit_components(data, 4)
+
+
+def test_truncation_error_covers_held_out_curves(data):
+    grid, X, Y = simulate_curves(400, 15, seed=1)
+    del grid, X
+    Y = torch.from_numpy(Y)
+    Y = (Y - Y.mean(0)) / Y.std()
+    train, test = Y[:40], Y[40:]
+    found = fit_components(CurveData(data.X, train, data.tasks), 3).posterior.state
+    residual = test.numpy() - test.numpy() @ found.components.T @ found.components
+    expected = np.square(residual).mean(0)
+    variance = np.square(found.residual).sum(0) + found.white
+    np.testing.assert_allclose(variance.mean(), expected.mean(), rtol=0.35)
+    in_sample = train.numpy() - train.numpy() @ found.components.T @ found.components
+    assert variance.mean() > np.square(in_sample).mean()
+
+
+def test_component_moments_are_consistent(data, components):
+    posterior, X = components.posterior, data.X[:3]
+    mean, variance = posterior.moments(X, data.tasks, "diag")
+    same, covariance = posterior.moments(X, data.tasks, "output")
+    torch.testing.assert_close(mean, same)
+    torch.testing.assert_close(covariance.diagonal(dim1=1, dim2=2), variance)
+    torch.testing.assert_close(posterior.deviation_at(POINTS).diagonal(), posterior.deviation_variances_at(POINTS))
+    draws = posterior.sample(X, data.tasks, 4000, random_state=0)
+    torch.testing.assert_close(draws.mean(0), mean, atol=0.05, rtol=0)
+    torch.testing.assert_close(draws.std(0), variance.sqrt(), atol=0.05, rtol=0.2)
+
+
+def test_component_posterior_is_restored_from_its_state(data, components):
+    again = ComponentPosterior(components.posterior.state, data)
+    for a, b in zip(
+        again.moments(data.X, POINTS, "diag"), components.posterior.moments(data.X, POINTS, "diag"), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_functions_are_interpolated_with_derivatives():
+    grid = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
+    rows, at = (
+        np.stack([np.sin(3 * grid[:, 0].numpy()), grid[:, 0].numpy() ** 2]),
+        torch.tensor([[0.333], [0.71]]).double(),
+    )
+    expected = torch.stack([torch.sin(3 * at[:, 0]), at[:, 0] ** 2], 1)
+    torch.testing.assert_close(interpolate_functions(rows, grid, at), expected, atol=1e-5, rtol=0)
+    slopes = torch.stack([3 * torch.cos(3 * at[:, 0]), 2 * at[:, 0]], 1)
+    torch.testing.assert_close(interpolate_functions(rows, grid, at, 1), slopes, atol=1e-3, rtol=0)
+    np.testing.assert_array_equal(interpolate_functions(rows, grid, grid).numpy(), rows.T)
+
+
+def test_shared_evidence_is_the_profiled_sum_and_has_its_gradient(data):
+    problem = SharedProblem(default_candidates()[2].make_template(2, False), data.X[:12])
+    Y = data.Y[:12, :5].numpy()
+    evidence = SharedEvidence(problem.kernel, problem.noise, Y, 1.0)
+    theta = problem.numpy_vector.values(problem.grid.points[3])[0]
+    M = problem.kernel.matrix(theta)[0] + problem.noise.variances(theta)[0][0] * np.eye(12)
+    expected = 0.0
+    for y in Y.T:  # the variance of each point at its maximum
+        s2 = y @ np.linalg.solve(M, y) / 12
+        full = s2 * M
+        expected += -0.5 * (y @ np.linalg.solve(full, y) + np.linalg.slogdet(full)[1] - 12)
+    gradient = np.zeros(len(theta))
+    assert evidence(theta, gradient) == pytest.approx(expected, abs=1e-9)
+    for i in range(len(theta)):
+        step = 1e-6 * np.eye(len(theta))[i]
+        difference = (evidence.value(theta + step) - evidence.value(theta - step)) / 2e-6
+        assert gradient[i] == pytest.approx(difference, rel=1e-4, abs=1e-4)
+
+
+def test_shared_posterior_equals_dense_matrix_normal(data):
+    found = fit_shared(data, default_candidates()[2])
+    posterior = SharedPosterior(found.state, data)
+    K = posterior.kernel.matrix(posterior.theta)[0]
+    M, Y = K + posterior.nugget * np.eye(len(K)), data.Y.numpy()
+    Sigma = Y.T @ np.linalg.solve(M, Y) / len(Y)
+    X = data.X[:3] + 0.1
+    cross = posterior.kernel.cross(posterior.theta[None], X.numpy())[0]
+    prior = np.diag(posterior.kernel.cross(posterior.theta[None], X.numpy(), X.numpy())[0])
+    variance = prior - np.einsum("ij,ji->i", cross, np.linalg.solve(M, cross.T))
+    mean, covariance = posterior.moments(X, data.tasks, "output")
+    np.testing.assert_allclose(mean.numpy(), cross @ np.linalg.solve(M, Y), atol=1e-8)
+    np.testing.assert_allclose(covariance.numpy(), variance[:, None, None] * Sigma, atol=1e-8)
+    np.testing.assert_allclose(posterior.deviation_at(data.tasks).numpy(), posterior.nugget * Sigma, atol=1e-8)
+    draws = posterior.sample(X, data.tasks, 5000, random_state=0)
+    np.testing.assert_allclose(draws.mean(0).numpy(), mean.numpy(), atol=0.06)
+
+
+def test_shared_held_out_densities_equal_refitted_rows(data):
+    found = fit_shared(data, default_candidates()[1])
+    posterior = SharedPosterior(found.state, data)
+    K = posterior.kernel.matrix(posterior.theta)[0]
+    M, Y, i = K + posterior.nugget * np.eye(len(K)), data.Y.numpy(), 5
+    rest = np.delete(np.arange(len(M)), i)
+    weights = np.linalg.solve(M[np.ix_(rest, rest)], M[rest, i])
+    variance = (M[i, i] - weights @ M[rest, i]) * np.diag(Y.T @ np.linalg.solve(M, Y)) / len(Y)
+    expected = -0.5 * ((Y[i] - weights @ Y[rest]) ** 2 / variance + np.log(2 * np.pi * variance))
+    np.testing.assert_allclose(found.log_density[i], expected, atol=1e-8)
