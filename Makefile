@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN    := .venv/bin
 READY  := .venv/.ready
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint bench clean
@@ -39,7 +39,7 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(READY)
-	@for script in peers defaults features posteriors ridge hyperparameters itl; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
+	@for script in peers defaults features posteriors ridge hyperparameters itl functional; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 clean:
 	@rm -rf build dist demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,6 +10,7 @@ is given (or in OVKGP_DATA). Scores per test entry in units of the standard devi
 intervals; and CPU seconds of fit and prediction. With --out each result is appended to a file, whose rows are not computed again. --before adds the
 results of other files, such as that of an earlier commit, whose rows of "ovkgp" are then called "before". --sines: sines of 1 to 40 periods compared with
 the best mode of a grid; --simulated: coverage on data of the model's family; --speed: CPU seconds beside one factorization of that size.
+--large: the same on real tables with all outputs; --small: CPU seconds beside peers; --emulator: 31 outputs of a simulator.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pandas as pd
 from claims import Claim, claim, heading, note, row, run_experiments
 from defaults_checks import simulated, sines, speed
 from defaults_peers import CONTENDERS, Contender, Predictions, prototype
+from defaults_real import emulator, large, small
 from defaults_tables import FIELDS, HALVES, SIZES, Split, Table, load_table, make_splits, simulated_tables
 
 KEY = ["table", "n", "split", "missing", "contender"]
@@ -260,6 +262,9 @@ def main() -> None:
         ("sines", "periodic data"),
         ("simulated", "coverage on simulated data"),
         ("speed", "CPU seconds"),
+        ("large", "CPU seconds on real tables with all outputs"),
+        ("small", "CPU seconds beside scikit-learn and GPyTorch"),
+        ("emulator", "R² and coverage on the outputs of a simulator"),
     ):
         sections.add_argument(f"--{name}", action="store_true", help=text)
     options = parser.parse_args()
@@ -276,6 +281,11 @@ def select_experiment(
                 {"num_sets": options.sets} if options.sets else {}
             )
             return name, partial(section, **sizes)
+    for name, section in (("large", large), ("small", small), ("emulator", emulator)):
+        if getattr(options, name):
+            if options.data is None:
+                parser.error(f"--{name}: give --data FOLDER or set OVKGP_DATA")
+            return name, partial(section, Path(options.data), quick=options.quick, num_sets=options.sets)
     contenders = CONTENDERS | ({"prototype": prototype(options.prototype)} if options.prototype else {})
     names = options.contenders or [name for name in contenders if not (options.quick and name == "gpytorch_icm")]
     if unknown := set(names) - set(contenders):

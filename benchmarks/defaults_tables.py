@@ -58,12 +58,13 @@ class Split(NamedTuple):
 def load_table(folder: str | Path, name: str) -> Table:
     """Read a table by name; rows with missing values are omitted, and outputs beyond the sixth."""
     half = next(half for half, names in HALVES.items() if name in names)
-    X, Y = _read(Path(folder), name)
+    X, Y = read_arrays(Path(folder), name)
     complete = np.isfinite(X).all(1) & np.isfinite(Y).all(1)
     return Table(name, half, X[complete], Y[complete, :MAX_OUTPUTS])
 
 
-def _read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+def read_arrays(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read inputs (n, d) and all outputs (n, p) of a table; logarithms for "meuse" and "jura"."""
     if name == "sarcos":
         with np.load(folder / "sarcos" / "sarcos_test.npz", allow_pickle=False) as arrays:
             return arrays["X"], arrays["Y"]

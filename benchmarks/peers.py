@@ -3,7 +3,9 @@
 Each data set has 150 reports of a known current, with 15 % of each component missing. Scores against the *true* field on a grid: RMSE, mean log density
 of new observations, coverage of 90 % intervals of the latent field, and seconds to fit and predict on one thread. GPyTorch uses an ICM of rank 1, its mask
 for missing outputs and 200 steps of Adam; scikit-learn one Matérn-5/2 process per component on the rows that have it, with two restarts. None of these
-settings was tuned. The part sizes of the field were chosen on some of these seeds, where the Helmholtz kernel performs best, so the comparison is not neutral.
+settings was tuned. The part sizes of the drifters' field were chosen on some of these seeds, where the Helmholtz kernel performs best, so that section is not
+neutral. The section "fields" has as many sets from four other processes: independent and correlated Matérn-5/2 components, which are the models of
+scikit-learn and GPyTorch, and purely curl-free and divergence-free fields.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import gpytorch
 import numpy as np
 import torch
 from claims import heading, row
+from defaults_checks import field_covariance
+from scipy.spatial.distance import cdist
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -113,30 +117,90 @@ def scores(prediction: FieldPrediction, truth: np.ndarray, fresh: np.ndarray) ->
     return rmse, density, float(inside.mean())
 
 
+GRID = np.stack(np.meshgrid(np.linspace(5, 95, 19), np.linspace(5, 55, 11)), -1).reshape(-1, 2)
+"""Points (m, 2) at which predictions are compared with the ground truth, in km."""
+
+LENGTHSCALE, DEVIATION = 18.0, 0.3
+"""Lengthscale in km and standard deviation in m/s of the components of a drawn field."""
+
+
+def draw_field(process: str, seed: int, n: int = 150) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw a field at n random positions and on the grid; return positions, measurements with 15 % missing, and the field on the grid."""
+    rng = np.random.default_rng([seed, list(PROCESSES).index(process)])
+    X = rng.uniform([0, 0], [100, 60], (n, 2))
+    points = np.concatenate([X, GRID]) / (LENGTHSCALE * np.exp(0.2 * rng.standard_normal()))
+    K = DEVIATION**2 * PROCESSES[process](points, rng)
+    field = (np.linalg.cholesky(K + 1e-8 * np.eye(len(K))) @ rng.standard_normal(len(K))).reshape(-1, 2)
+    Y = field[:n] + np.sqrt(NOISE) * rng.standard_normal((n, 2))
+    missing = np.where(rng.random(n) < 0.3, rng.integers(0, 2, n), 2)  # no report misses both components
+    Y[np.arange(n)[missing < 2], missing[missing < 2]] = np.nan
+    return X, Y, field[n:]
+
+
+def _separable(correlated: bool) -> Callable:
+    def covariance(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        r = np.sqrt(5) * cdist(points, points)
+        c = rng.uniform(0.6, 0.95) * rng.choice([-1, 1]) if correlated else 0.0
+        return np.kron((1 + r + r**2 / 3) * np.exp(-r), np.array([[1, c], [c, 1]]))
+
+    return covariance
+
+
+PROCESSES = {
+    "independent Matérn-5/2 components": _separable(False),
+    "correlated Matérn-5/2 components": _separable(True),
+    "curl-free": lambda points, rng: field_covariance(points, 1.0, True),
+    "divergence-free": lambda points, rng: field_covariance(points, 1.0, False),
+}
+"""Covariances (2m, 2m), row by row, of fields at points (m, 2), with lengthscale and variance 1."""
+
+
 def drifters(quick: bool = False) -> None:
-    """Print means over data sets, and the standard error of the difference in log density to the first method."""
-    num_sets = 3 if quick else 20
-    grid = np.stack(np.meshgrid(np.linspace(5, 95, 19), np.linspace(5, 55, 11)), -1).reshape(-1, 2)
-    found = {name: [] for name in METHODS}
-    for seed in range(num_sets):
+    """Print means over sets of drifters."""
+    sets = []
+    for seed in range(3 if quick else 20):
         X, Y, truth = make_drifters(150, noise=NOISE, random_state=seed)
-        field = truth(grid)
+        sets.append((X, Y, truth(GRID)))
+    _compare("drifters", sets)
+
+
+def fields(quick: bool = False) -> None:
+    """Print means over fields of other processes, of each and of all."""
+    found = [
+        _compare(f"fields: {process}", [draw_field(process, seed) for seed in range(1 if quick else 5)])
+        for process in PROCESSES
+    ]
+    _print_scores(
+        "fields of all four processes", {name: np.concatenate([part[name] for part in found]) for name in METHODS}
+    )
+
+
+def _compare(title: str, sets: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Print means over sets of positions, measurements and the field on the grid; return all scores."""
+    found = {name: [] for name in METHODS}
+    for seed, (X, Y, field) in enumerate(sets):
         fresh = field + np.sqrt(NOISE) * np.random.default_rng(seed).standard_normal(field.shape)
         for name, method in METHODS.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                seconds, prediction = timed(partial(method, X, Y, grid))
+                seconds, prediction = timed(partial(method, X, Y, GRID))
             found[name].append((*scores(prediction, field, fresh), seconds))
+    found = {name: np.array(values) for name, values in found.items()}
+    _print_scores(title, found)
+    return found
+
+
+def _print_scores(title: str, found: dict[str, np.ndarray]) -> None:
+    """Print means, and the standard error of the difference in log density to the first method."""
+    first = next(iter(found.values()))
     heading(
-        f"{num_sets} sets of drifters", "", "RMSE m/s", "mean log density", "± (paired)", "coverage of 90 %", "seconds"
+        f"{len(first)} sets, {title}", "", "RMSE m/s", "mean log density", "± (paired)", "coverage of 90 %", "seconds"
     )
-    first = np.array(found["ovkgp, helmholtz"])
     for name, values in found.items():
-        values = np.array(values)
         rmse, density, coverage, seconds = values.mean(0)
-        error = (values - first)[:, 1].std() / np.sqrt(num_sets)
+        error = (values - first)[:, 1].std() / np.sqrt(len(first))
         row(name, f"{rmse:.4f}", f"{density:.3f}", f"{error:.3f}", f"{coverage:.1%}", f"{seconds:.2f}")
 
 
 if __name__ == "__main__":
-    run_sections({"drifters": drifters}, __doc__.splitlines()[0])
+    run_sections({"drifters": drifters, "fields": fields}, __doc__.splitlines()[0])

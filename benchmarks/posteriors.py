@@ -4,13 +4,15 @@
 
 Prints ours, GPyTorch's, the ratio and the target. Sections by name: `features`, evidence and gradient by random features
 and their growth with n; `exact`, evidence, gradient and training of an ICM; `statistics`, a pass over many rows against
-the bare loop, and its memory; `prediction`, mean and std of an exact model at many points; `data`, errors, log densities
+the bare loop, and its memory; `prediction`, mean and std of an exact model at many points; `missing`, curves with
+missing values against the same curves complete, and against dense algebra (both ours, in CPU seconds); `data`, errors, log densities
 and coverage on SARCOS and Jura, where their folder is given (or in OVKGP_DATA). Both sides work in float64.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 from pathlib import Path
 
@@ -19,14 +21,14 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, MultitaskKernel, RBFKernel, RFFKernel, ScaleKernel
 from scipy.stats import norm
-from timing import line, memory_growth, run_sections, seconds, timed
+from timing import line, memory_growth, peak, run_sections, seconds, timed
 from torch import Tensor
 
 from ovkgp import GPRegressor
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.statistics.accumulation import CHUNK_ENTRIES
-from ovkgp.kernels import DecomposableKernel
+from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 
 # --- the two sides ----------------------------------------------------------------------------------------------------
 
@@ -246,6 +248,152 @@ def prediction(quick: bool) -> None:
     )
 
 
+def missing(quick: bool) -> None:
+    """Training of k_X ⊗ k_Θ on complete curves and with missing values, evidence with gradient, memory and accuracy."""
+    print(
+        "\nmissing values: CPU seconds of a fit and of one evidence with its gradient; dense: the same on observed entries"
+    )
+    print(
+        "peak: live tensors of one evidence with gradient, in units of nm + n² + m² + k² numbers; errors: against dense"
+    )
+    names = (
+        "complete fit",
+        "missing fit",
+        "ratio",
+        "complete",
+        "missing",
+        "ratio",
+        "dense",
+        "peak",
+        "err. value",
+        "err. grad",
+    )
+    print(f"{'curves':<34}{'k':>6}" + "".join(f"{name:>13}" for name in names))
+    for label, n, m, noise in (
+        ("DTI-like, 70 × 55, 161 missing", 70, 55, "shared"),
+        ("cut ends, 60 × 52", 60, 52, "shared"),
+        (
+            "cut ends, 60 × 52, full noise",
+            60,
+            52,
+            torch.from_numpy(grid_covariance(52, 0.3) * 0.02 + 0.04 * np.eye(52)),
+        ),
+        ("300 × 200, 5 % missing", 300, 200, "shared"),
+    ):
+        if quick and n > 100:
+            continue
+        X, complete, observed = curves(n, m, 161 if n == 70 else n * m // 20 if n == 300 else None)
+        Y = torch.where(observed, complete, torch.nan)
+        sides = {"kronecker": complete, "kronecker_missing": Y}
+        fits = [
+            cpu(partial(curve_model(m, noise, name).fit, X, table, random_state=0)) for name, table in sides.items()
+        ]
+        models = [curve_model(m, noise, name).initialize(X, table) for name, table in sides.items()]
+        steps = [partial(our_step, gp, X, table) for gp, table in zip(models, sides.values(), strict=True)]
+        times = [
+            min(times)
+            for times in zip(*([cpu(step) for step in steps] for _ in range(2 if n > 100 else 5)), strict=True)
+        ]
+        k = int((~observed).sum())
+        size = peak(steps[1]) / (8 * (n * m + n**2 + m**2 + k**2))
+        found = [*fits, fits[1] / fits[0], *times, times[1] / times[0]]
+        if n > 100:
+            others = [math.nan, size, math.nan, math.nan]
+        else:
+            dense = curve_model(m, noise, "dense").initialize(X, Y)
+            spent = cpu(partial(our_step, dense, X, Y))
+            others = [spent, size, *evidence_errors(models[1], dense, X, Y)]
+        cells = "".join(f"{value:>13.4g}" for value in (*found, *others))
+        print(f"{label:<34}{k:>6}{cells}", flush=True)
+    accuracy()
+
+
+def accuracy() -> None:
+    """Errors against dense algebra for a Gaussian k_Θ on a fine grid, singular to rounding, and little noise."""
+    print(
+        "\nsmooth k_Θ, 30 × 40, 12 % missing: relative difference to dense algebra (largest entry), by noise variance"
+    )
+    print(
+        f"{'noise':>10}{'condition':>12}{'evidence':>12}{'gradient':>12}{'mean':>12}{'variance':>12}{'leave-one-out':>15}"
+    )
+    X, complete, observed = curves(30, 40, 144)
+    Y = torch.where(observed, complete, torch.nan)
+    for noise in (1e-1, 1e-2, 1e-4, 1e-6, 1e-8):
+        models = [curve_model(40, noise, name, smooth=True) for name in ("kronecker_missing", "dense")]
+        errors = evidence_errors(*models, X, Y)
+        ours, dense = (gp.condition(X, Y) for gp in models)
+        predictions = [posterior.predict(X[:10] + 0.01) for posterior in (ours, dense)]
+        held_out = [gp.leave_one_out(X, Y).std for gp in models]
+        found = [
+            relative(*(p.mean for p in predictions)),
+            relative(*(p.variance for p in predictions)),
+            relative(*held_out),
+        ]
+        chol = dense.solver.chol
+        condition = torch.linalg.cond(chol).item() ** 2
+        print(
+            f"{noise:>10.0e}{condition:>12.1e}"
+            + "".join(f"{e:>12.1e}" for e in (*errors, *found[:2]))
+            + f"{found[2]:>15.1e}"
+        )
+
+
+def curves(n: int, m: int, num_missing: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw curves (n, m) over inputs (n, 2), and a mask of observed values; None cuts one end of a third of the curves."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(n, 2))
+    K = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / 0.4**2)
+    roots = [np.linalg.cholesky(matrix + 1e-8 * np.eye(len(matrix))) for matrix in (K, grid_covariance(m, 0.15))]
+    Y = roots[0] @ rng.normal(size=(n, m)) @ roots[1].T + 0.2 * rng.normal(size=(n, m))
+    observed = np.ones((n, m), dtype=bool)
+    if num_missing is not None:
+        observed.flat[rng.permutation(n * m)[:num_missing]] = False
+    else:
+        for i in rng.permutation(n)[: n // 3]:
+            cut = int(rng.uniform(0.1, 0.3) * m)
+            observed[i, slice(cut) if rng.uniform() < 0.5 else slice(m - cut, m)] = False
+    return torch.from_numpy(X), torch.from_numpy(Y), torch.from_numpy(observed)
+
+
+def grid_covariance(m: int, lengthscale: float) -> np.ndarray:
+    grid = np.linspace(0, 1, m)
+    return np.exp(-0.5 * (grid[:, None] - grid) ** 2 / lengthscale**2)
+
+
+def curve_model(m: int, noise, strategy: str, smooth: bool = False) -> OperatorValuedGP:
+    tasks = torch.linspace(0, 1, m, dtype=torch.float64).unsqueeze(-1)
+    if not smooth:
+        kernel = FunctionValuedKernel(ScaleKernel(MaternKernel(2.5, ard_num_dims=2)), MaternKernel(2.5), tasks)
+        return OperatorValuedGP(kernel, noise=noise, strategy=strategy)
+    kernel = FunctionValuedKernel(ScaleKernel(RBFKernel()), RBFKernel(), tasks).double()
+    kernel.input_kernel.base_kernel.lengthscale, kernel.task_kernel.lengthscale = 0.4, 0.2
+    return OperatorValuedGP(kernel, noise=noise, strategy=strategy)
+
+
+def evidence_errors(ours: OperatorValuedGP, dense: OperatorValuedGP, X: Tensor, Y: Tensor) -> tuple[float, float]:
+    """Relative differences of the evidence and of its gradient between two models with equal hyperparameters."""
+    values, gradients = [], []
+    for gp in (ours, dense):
+        gp.zero_grad()
+        value = gp.log_evidence(X, Y)
+        value.backward()
+        values.append(value.detach())
+        gradients.append(torch.cat([p.grad.flatten() for p in gp.parameters() if p.grad is not None]))
+    return relative(*values), relative(*gradients)
+
+
+def relative(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference relative to the largest entry."""
+    return ((ours - theirs).abs().nan_to_num().max() / theirs.abs().nan_to_num().max()).item()
+
+
+def cpu(work) -> float:
+    """Measure the CPU seconds of one run."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 def moments(distribution) -> tuple[Tensor, Tensor]:
     return distribution.mean, distribution.stddev
 
@@ -375,7 +523,14 @@ def row(label: str, model: str, results: list[tuple[float, ...]]) -> None:
     print(f"{label:<30}{model:<38}{error:>10.4f}{density:>13.3f}{coverage:>10.3f}{spent:>9.1f}", flush=True)
 
 
-SECTIONS = {"features": features, "exact": exact, "statistics": statistics, "prediction": prediction, "data": data}
+SECTIONS = {
+    "features": features,
+    "exact": exact,
+    "statistics": statistics,
+    "prediction": prediction,
+    "missing": missing,
+    "data": data,
+}
 
 
 if __name__ == "__main__":

@@ -21,20 +21,30 @@ __version__ = "0.1.0"
 
 silence_gpytorch_import()
 
-_SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "inference", "kernels", "losses")
-_SUBPACKAGES += ("metrics", "plotting", "recipes")
+_SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "functional", "inference", "kernels")
+_SUBPACKAGES += ("losses", "metrics", "plotting", "recipes")
 _NAMES = {  # Top-level names and the subpackages that define them
     "BayesSearchCV": "estimators",
     "ConstrainedORFF": "estimators",
+    "FeatureProjectionRegressor": "estimators",
+    "FunctionalData": "functional",
+    "FunctionalLinearRegressor": "estimators",
+    "FunctionalRidge": "estimators",
+    "FunctionGPRegressor": "estimators",
     "GPRegressor": "estimators",
     "InfiniteCostSensitiveClassifier": "estimators",
     "InfiniteOneClassSVM": "estimators",
     "InfiniteQuantileRegressor": "estimators",
+    "KernelAdditiveRegressor": "estimators",
+    "KernelCurveRegressor": "estimators",
+    "KernelProjectionRegressor": "estimators",
     "ManifoldRidge": "estimators",
     "ONORMA": "estimators",
     "ORFFRidge": "estimators",
     "OVKRidge": "estimators",
+    "RobustFunctionalRegressor": "estimators",
     "SimplexClassifier": "estimators",
+    "TripleBasisRegressor": "estimators",
     "VectorTaskRegressor": "estimators",
     "compare_kernels": "estimators",
     "load": "estimators",

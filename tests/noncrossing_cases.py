@@ -7,7 +7,7 @@ import torch
 from task_cases import rbf
 from torch import Tensor
 
-from ovkgp.inference.tasks.factors import DerivativeTaskFactor, KernelFactor
+from ovkgp.functional.factors import DerivativeTaskFactor, KernelFactor
 from ovkgp.inference.tasks.noncrossing import NonCrossing
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.losses import IntegralLoss, Pinball, TaskMeasure, gauss_legendre

@@ -9,6 +9,7 @@ import pandas as pd
 import ovkgp
 from ovkgp.criticism.calibration import binomial_band
 from ovkgp.datasets import make_sine_quantiles
+from ovkgp.exceptions import FitWarning
 from ovkgp.plotting.report.calibration import CONSISTENCY_PROBABILITY, assess_coverage
 
 
@@ -94,7 +95,9 @@ def truth(X: np.ndarray) -> np.ndarray:
 @cache
 def field(kernel: str = "helmholtz"):
     """A vector field in the plane."""
-    return ovkgp.GPRegressor(kernel, hyperparameters="fixed").fit(*field_table())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # a curl-free field cannot represent an eddy
+        return ovkgp.GPRegressor(kernel, hyperparameters="fixed").fit(*field_table())
 
 
 @cache

@@ -8,7 +8,7 @@ from task_cases import rbf
 from torch import Tensor
 
 from ovkgp.features import ORFF
-from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor
+from ovkgp.functional.factors import FeatureFactor, KernelFactor
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.solvers.streamed import StreamedProblem
 from ovkgp.losses import IntegralLoss, Loss, Pinball, gauss_legendre

@@ -10,7 +10,7 @@ from gpytorch.kernels import RBFKernel
 from loss_cases import normal
 from torch import Tensor
 
-from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.losses import (
     CostSensitiveHinge,

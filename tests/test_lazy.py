@@ -19,7 +19,10 @@ print(len(own), len(later))
 """
 
 
-@pytest.mark.parametrize("line", ["import ovkgp; ovkgp.GPRegressor()", "from ovkgp.datasets import samples"])
+@pytest.mark.parametrize(
+    "line",
+    ["import ovkgp; ovkgp.GPRegressor()", pytest.param("from ovkgp.datasets import samples", marks=pytest.mark.slow)],
+)
 def test_importing_gpytorch_gives_no_deprecation_warning(line):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(line, False)], capture_output=True, text=True, timeout=120

@@ -81,8 +81,20 @@ def find_single_importers(modules: dict[str, Path], graph: networkx.DiGraph) -> 
     """Return the modules that no package exports and exactly one other module imports, with that module."""
     packages = find_packages(modules)
     exported = {target for name in packages for target in graph.successors(name)}
+    for name in packages:  # names that are loaded at their first use
+        exported |= {f"{name}.{module}" for module in _lazy_modules(modules[name])}
     importers = {name: set(graph.predecessors(name)) - packages for name in modules if name not in packages | exported}
     return {name: found.copy().pop() for name, found in importers.items() if len(found) == 1}
+
+
+def _lazy_modules(path: Path) -> set[str]:
+    """Return the modules in the table `_NAMES` of a package that loads names at their first use."""
+    tables = [
+        node.value
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "_NAMES"
+    ]
+    return {value for table in tables for value in ast.literal_eval(table).values()}
 
 
 def print_structure() -> None:

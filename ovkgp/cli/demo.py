@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -21,10 +22,12 @@ from ovkgp.cli.demo_figure import currents_figure
 from ovkgp.cli.demo_models import (
     INTERVAL_LEVEL,
     KERNELS,
+    NUM_OTHER_SETS,
     SAMPLING,
     OceanData,
     Trial,
     compare_with_second,
+    compute_coverages,
     evaluate_bayesian,
     evaluate_model,
     sampler_diagnostics,
@@ -36,7 +39,9 @@ from ovkgp.exceptions import OptionError
 from ovkgp.plotting import write_report
 
 FIGURE, REPORT, DATA = FILES = ("currents.png", "report.html", "drifters.csv")
-NUM_STEPS = 9  # five models, the Bayesian fit, the figure, the report, and moving the files to the output folder
+NUM_STEPS = (
+    10  # five models, other data, the Bayesian fit, the figure, the report, and moving the files to the output folder
+)
 DOTS_PER_INCH = 110
 COLUMNS = ("\nmodel", "log\nevidence", "\nLOO", "RMSE\n(m/s)", "log\ndensity", "90 %\ncoverage", "\nseconds")
 CAPTION = "Ground truth and fully Bayesian posterior: the current, and its two Helmholtz parts over their scalars. Gray is the standard deviation; contours below zero are dashed."
@@ -76,12 +81,13 @@ def progress_steps(console: Console) -> Iterator[Callable[[str], None]]:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Data and ground truth, trained models by name, name of the best one, and its fully Bayesian fit."""
+    """Data and ground truth, trained models by name, name of the best one, its fully Bayesian fit, and its coverage on other data."""
 
     ocean: OceanData
     trials: dict[str, Trial]
     best: str
     bayesian: Trial
+    coverages: np.ndarray
 
 
 def compute_results(seed: int, step: Callable[[str], None]) -> DemoResult:
@@ -92,9 +98,11 @@ def compute_results(seed: int, step: Callable[[str], None]) -> DemoResult:
             step(f"Training: {name}")
             trials[name] = evaluate_model(name, ocean, seed)
         best = select_best(trials)
+        step(f"Coverage on {NUM_OTHER_SETS} other data sets: {best}")
+        coverages = compute_coverages(best, seed)
         transitions = SAMPLING["chains"] * (SAMPLING["tune"] + SAMPLING["draws"])
         step(f"Fully Bayesian: {best}, {transitions} transitions of NUTS")
-        return DemoResult(ocean, trials, best, evaluate_bayesian(best, ocean, seed))
+        return DemoResult(ocean, trials, best, evaluate_bayesian(best, ocean, seed), coverages)
 
 
 def use_one_thread() -> threadpool_limits:
@@ -128,14 +136,16 @@ def write_demo_report(result: DemoResult, figure: Figure, path: Path) -> None:
     """Write the report on the fully Bayesian model, with the comparison that selected it."""
     title = f"Ocean currents from drifters: {result.best} model, fully Bayesian"
     units = "Positions are in km, currents in m/s; the data are simulated, so the ground truth is known."
-    notes = [units, *findings(result.trials, result.bayesian), *score_sentences(result.trials), *legend(result.ocean)]
+    found = (*findings(result.trials, result.bayesian), describe_coverage(result.best, result.coverages))
+    notes = [units, *found, *score_sentences(result.trials), *legend(result.ocean)]
     write_report(result.bayesian.model, path, title=title, notes=notes, extra_figures=[(CAPTION, figure)])
 
 
 def print_results(result: DemoResult, out: Path, console: Console) -> None:
     """Print the table, its interpretation, and the paths of the files."""
     console.print(score_table(result.trials, result.bayesian))
-    for sentence in (*findings(result.trials, result.bayesian), ""):
+    coverage = describe_coverage(result.best, result.coverages)
+    for sentence in (*findings(result.trials, result.bayesian), coverage, ""):
         console.print(sentence, highlight=False)
     for sentence in (*legend(result.ocean), ""):
         console.print(sentence, highlight=False, style="dim")
@@ -185,6 +195,15 @@ def legend(ocean: OceanData) -> list[str]:
 def findings(trials: dict[str, Trial], bayesian: Trial) -> list[str]:
     """Describe the results in sentences."""
     return [_describe_selection(trials), _describe_check(trials), _describe_sampling(bayesian)]
+
+
+def describe_coverage(best: str, coverages: np.ndarray) -> str:
+    """Describe the coverage of the best model on other data sets in a sentence."""
+    low, mean, high = (format_percent(value) for value in (coverages.min(), coverages.mean(), coverages.max()))
+    return (
+        f"Coverage varies between data sets, since errors at neighboring points are alike: on {len(coverages)} others, the "
+        f"{format_percent(INTERVAL_LEVEL)} intervals of {best} cover {mean} on average ({low} to {high})."
+    )
 
 
 def _describe_selection(trials: dict[str, Trial]) -> str:

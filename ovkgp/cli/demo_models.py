@@ -32,6 +32,7 @@ NUM_ROWS = 150
 NOISE = 0.05**2
 GRID = (41, 25)
 INTERVAL_LEVEL = 0.9
+NUM_OTHER_SETS = 8  # other data sets on which the coverage of the best model is measured
 SAMPLING = {"draws": 100, "tune": 75, "chains": 2, "max_draws": 25, "posterior_predictive": False}
 """Options of the fully Bayesian fit: short chains, since the demo should take about a minute."""
 
@@ -94,6 +95,16 @@ def evaluate_model(name: str, ocean: OceanData, seed: int) -> Trial:
     seconds = time.monotonic() - began
     loo_log_densities, _ = compute_loo_densities(model, ocean.X.to_numpy(), ocean.Y.to_numpy())
     return Trial(model, model.log_evidence_, loo_log_densities, *_score_against_truth(model, ocean), seconds)
+
+
+def compute_coverages(name: str, seed: int) -> np.ndarray:
+    """Train one of `KERNELS` on other data sets, and compute the coverage (NUM_OTHER_SETS,) of its intervals on each."""
+    found = []
+    for other in range(seed + 1, seed + 1 + NUM_OTHER_SETS):
+        ocean = OceanData.generate(other)
+        model = make_regressor(KERNELS[name], random_state=other).fit(ocean.X, ocean.Y)
+        found.append(_score_against_truth(model, ocean)[2])
+    return np.array(found)
 
 
 def evaluate_bayesian(name: str, ocean: OceanData, seed: int) -> Trial:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from ovkgp.estimators.functional.feature_projection import FeatureProjectionRegressor
+from ovkgp.estimators.functional.function_gp import FunctionGPRegressor
+from ovkgp.estimators.functional.functional_linear import FunctionalLinearRegressor
+from ovkgp.estimators.functional.functional_ridge import FunctionalRidge
+from ovkgp.estimators.functional.kernel_curve import KernelCurveRegressor
+from ovkgp.estimators.functional.kernel_projection import KernelProjectionRegressor
+from ovkgp.estimators.functional.robust import RobustFunctionalRegressor
+from ovkgp.estimators.functional.triple_basis import KernelAdditiveRegressor, TripleBasisRegressor
 from ovkgp.estimators.quantiles.regressor import InfiniteQuantileRegressor
 from ovkgp.estimators.regression.gp_regressor import GPRegressor
 from ovkgp.estimators.ridge.constrained_orff import ConstrainedORFF
@@ -21,14 +29,23 @@ __all__ = [
     "ONORMA",
     "BayesSearchCV",
     "ConstrainedORFF",
+    "FeatureProjectionRegressor",
+    "FunctionGPRegressor",
+    "FunctionalLinearRegressor",
+    "FunctionalRidge",
     "GPRegressor",
     "InfiniteCostSensitiveClassifier",
     "InfiniteOneClassSVM",
     "InfiniteQuantileRegressor",
+    "KernelAdditiveRegressor",
+    "KernelCurveRegressor",
+    "KernelProjectionRegressor",
     "ManifoldRidge",
     "ORFFRidge",
     "OVKRidge",
+    "RobustFunctionalRegressor",
     "SimplexClassifier",
+    "TripleBasisRegressor",
     "VectorTaskRegressor",
     "compare_kernels",
     "load",

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
+from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.model.mean_noise import Model, OutputNoise, make_output_mean
 from ovkgp.inference.model.observations import Observations, validate_observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
@@ -48,8 +49,9 @@ VARIANCES = ("features", "guarded")
 INITIALIZATIONS = ("auto", "data", "current")
 STATISTICS_TYPES = (Statistics, OutputStatistics)
 MIN_WARM_UP_ROWS, TOLERANCE_FACTOR_AFTER_WARM_UP = 400, 3
-"""Data with more than twice as many rows (observed entries, for the dense strategy) are first trained on a quarter of
-the rows. The training on all rows then begins near the optimum and stops at a tolerance larger by this factor."""
+"""Data with more than twice as many rows (observed entries, for the dense strategy), or with more missing entries that are
+factorized, are first trained on a quarter of the rows. The training on all rows then begins near the optimum and stops at
+a tolerance larger by this factor."""
 
 
 class OperatorValuedGP(Module):
@@ -61,13 +63,14 @@ class OperatorValuedGP(Module):
         Kernel of `ovkgp.kernels` or GPyTorch. Copied, in float64.
     mean : {"zero", "constant", "linear"} or gpytorch.means.Mean, default="constant"
         Prior mean. "constant" has one parameter per output.
-    noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
-        Noise covariance Σ. A string is trained; a variance, a vector (p,) of variances or a matrix (p, p) is fixed.
+    noise : {"shared", "per_output", "full"}, float, array-like or CurveNoise, default="per_output"
+        Noise covariance Σ. A string is trained; a variance, a vector (p,) of variances or a matrix (p, p) is fixed. A
+        `CurveNoise` (copied) has smooth deviations of each row along the grid of a `FunctionValuedKernel`.
         Variances known for each entry of Y are passed to `fit`, `condition` and `log_evidence` as `noise=` and replace
         those of the model.
     features : FeatureMap or None, default=None
         Feature map of this kernel, such as `ORFF(kernel)`, for large data. If None, the exact kernel is used.
-    strategy : {"auto", "independent", "features", "kronecker", "dense", "iterative"}, default="auto"
+    strategy : {"auto", "independent", "features", "kronecker", "kronecker_missing", "dense", "iterative"}, default="auto"
         Linear algebra. If "auto", it is selected from the structure (see `ovkgp.inference.strategies.selection`).
 
     Attributes
@@ -120,7 +123,7 @@ class OperatorValuedGP(Module):
         self.kernel, self.features, mean = deepcopy((kernel, features, mean))
         self.num_outputs = num_outputs(self.kernel)
         self.mean = make_output_mean(mean, self.num_outputs)
-        self.noise_model = OutputNoise(noise, self.num_outputs)
+        self.noise_model = _make_noise(noise, self.num_outputs)
         self.strategy = check_strategy(strategy)
         self.double()
 
@@ -360,9 +363,11 @@ class OperatorValuedGP(Module):
             are used.
         init : {"auto", "data", "current"}, default="auto"
             Initial hyperparameters. "data" derives them from the data (principal components of Y; the best of several
-            lengthscales and noises), "current" uses the current values, "auto" the best of all.
+            lengthscales and noises), "current" uses the current values, "auto" the best of all. For "auto", default values
+            of kernel and noise are those of standardized data: training does not depend on the units of X and Y.
         restarts : int, default=1
-            Number of optimization runs. Runs after the first begin at random perturbations.
+            Number of optimization runs. The first begins at the best of several lengthscales and noises, the next ones at the
+            other lengthscales in the order of their objective, and those after them at random perturbations.
         max_iter : int, default=200
             Maximum number of L-BFGS iterations per run.
         tolerance : float, default=1e-5
@@ -401,7 +406,7 @@ class OperatorValuedGP(Module):
         density = LogDensity(self, self._evidence(strategy, data), data, vector, jacobian=False)
         self.fit_report_ = maximize_density(
             density,
-            initial_states=initialization.initial_states(self, init),
+            initial_states=initialization.initial_states(self, data, init),
             initial_points=() if init == "current" else grid_around(self, data, vector, initialization),
             restarts=restarts,
             max_iter=max_iter,
@@ -421,6 +426,8 @@ class OperatorValuedGP(Module):
     def _warm_up(self, strategy, data: Observations, **options) -> bool:
         """Train independent outputs one by one, or large data on fewer rows first; return whether either was done."""
         size = data.num_observed if strategy.name in ("dense", "iterative") else data.num_rows
+        if strategy.name == "kronecker_missing":
+            size = max(size, 2 * data.num_missing)
         is_independent = can_train_independently(self)
         if not is_independent and size <= 2 * MIN_WARM_UP_ROWS:
             return False
@@ -488,6 +495,14 @@ class OperatorValuedGP(Module):
         self.mean.set_num_dims(data.X.shape[1])
         check_inputs(self, data.X)
         return data
+
+
+def _make_noise(noise, num_outputs: int) -> OutputNoise | CurveNoise:
+    if not isinstance(noise, CurveNoise):
+        return OutputNoise(noise, num_outputs)
+    if noise.num_outputs != num_outputs:
+        raise OptionError(f"noise has {noise.num_outputs} outputs, the kernel has {num_outputs}. Use the same grid.")
+    return deepcopy(noise)
 
 
 def check_inputs(model, X: Tensor) -> None:

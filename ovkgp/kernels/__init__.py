@@ -38,7 +38,7 @@ from ovkgp.kernels.protocol import (
 from ovkgp.kernels.radial_derivatives import Jet, lag_jet, radial_jet, separable_jet
 from ovkgp.kernels.records import KernelRecord, NamedKernel, Profile, find_record, register_kernel
 from ovkgp.kernels.spectral import ScaleMixture
-from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, RadialCauchyKernel, SobolevKernel
+from ovkgp.kernels.stationary import CauchyKernel, GeneralMaternKernel, LaplaceKernel, RadialCauchyKernel, SobolevKernel
 from ovkgp.kernels.transformable import Delay, TransformableKernel
 from ovkgp.kernels.warped import WarpedKernel
 
@@ -57,6 +57,7 @@ __all__ = [
     "FullMatrix",
     "FunctionValuedKernel",
     "GaussianCurveKernel",
+    "GeneralMaternKernel",
     "GraphMatrix",
     "HelmholtzKernel",
     "IndependentKernel",

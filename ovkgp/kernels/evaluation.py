@@ -95,7 +95,8 @@ def _evaluate(kernel: Kernel, x1: Tensor, x2: Tensor, diag: bool) -> Tensor | Li
         return _evaluate(kernel.base_kernel, x1, x2, diag) * scale
     if kind is AdditiveKernel:
         parts = [evaluate_kernel(part, x1, x2, diag) for part in kernel.kernels]
-        return reduce(add, parts if all(map(torch.is_tensor, parts)) else map(to_linear_operator, parts))
+        # linear_operator would add a low-rank term to a matrix by a factorization with jitter
+        return reduce(add, map(to_dense if any(map(torch.is_tensor, parts)) else to_linear_operator, parts))
     if kind is ProductKernel:
         return reduce(mul, (to_dense(evaluate_kernel(part, x1, x2, diag)) for part in kernel.kernels))
     if kind is LCMKernel:

@@ -83,8 +83,8 @@ def _ratio(xp, numerator, r):
     return numerator / xp.where(r > 0, r, 1.0)
 
 
-def _matern_mixture(kernel: MaternKernel) -> ScaleMixture:
-    """Return τ = ν / Gamma(ν)."""
+def matern_mixture(kernel) -> ScaleMixture:
+    """Return τ = ν / Gamma(ν), for a Matérn kernel with any smoothness `nu`."""
     nu = kernel.nu
     shape = torch.tensor(nu, dtype=torch.float64)
     # Gamma(ν − 1) exists only if E‖ω‖² does; rougher kernels never use the tilted distribution.
@@ -92,7 +92,7 @@ def _matern_mixture(kernel: MaternKernel) -> ScaleMixture:
         lambda s: nu ** (s / 2) * gamma_ratio(nu, -s / 2) if s < 2 * nu else math.inf,
         lambda u: nu / gamma_quantile(shape, u),
         lambda u: nu / gamma_quantile(shape - 1, u),
-        variance=0.5,
+        variance=0.5 if nu >= 0.5 else 1.0,  # k(2δ) ≤ 2k(δ)² fails at large lags below ½
     )
 
 
@@ -101,7 +101,7 @@ register_kernel(
         MaternKernel,
         roles={"lengthscale": "lengthscale"},
         profile=_matern_profile,
-        scale_mixture=_matern_mixture,
+        scale_mixture=matern_mixture,
         moment_order=lambda kernel: 2 * kernel.nu,
         names={
             "matern12": _named("Matérn 1/2", "draws are continuous and rough", "exp(−r)", nu=0.5),

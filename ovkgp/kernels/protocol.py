@@ -27,7 +27,8 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
     """Base class of kernels with p outputs.
 
     A subclass defines `forward` and `num_outputs`, or `num_outputs_per_input` if p is the dimension of the inputs.
-    ``kernel * scalar_kernel`` multiplies every block by the value of the scalar kernel.
+    ``kernel * scalar_kernel`` and ``scalar_kernel * kernel`` multiply every block by the value of the scalar kernel; the sum of
+    kernels with different numbers of outputs is an error.
 
     Examples
     --------
@@ -72,21 +73,9 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
         """Return K(x, z) as a (p, p) tensor; see `ovkgp.kernels.block`."""
         return block(self, x, z)
 
-    def __add__(self, other: Kernel) -> Kernel:
-        total = super().__add__(other)
-        num_outputs(total)  # raises if they differ
-        return total
-
-    def __mul__(self, other: Kernel) -> Kernel:
-        if not is_operator_valued(other):
-            return BlockwiseProductKernel(self, other)
-        product = super().__mul__(other)
-        num_outputs(product)  # raises if they differ
-        return product
-
 
 class BlockwiseProductKernel(OperatorValuedKernel):
-    """Product k(x, z) K(x, z) of a scalar and an operator-valued kernel, the result of ``operator_valued * scalar``.
+    """Product k(x, z) K(x, z) of a scalar and an operator-valued kernel, the result of multiplying them.
 
     The product with a separable kernel is separable.
 
@@ -328,9 +317,8 @@ def _(kernel: ProductKernel) -> int:
     counts = {num_outputs(k) for k in kernel.kernels}
     if len(counts) > 1:
         raise KernelTypeError(
-            "The factors of GPyTorch's ProductKernel must have the same number of outputs. Write the operator-valued "
-            "factor first, `operator_valued * scalar`, or `BlockwiseProductKernel(operator_valued, scalar)` if that "
-            "factor is a kernel of GPyTorch."
+            f"The factors of GPyTorch's ProductKernel must have the same number of outputs, got {sorted(counts)}. Multiply a "
+            "scalar and an operator-valued kernel by `operator_valued * scalar` or `BlockwiseProductKernel(operator_valued, scalar)`."
         )
     return counts.pop()
 
@@ -408,3 +396,35 @@ def check_scalar_kernel(kernel: Kernel, name: str) -> None:
     check_kernel(kernel, name)
     if is_operator_valued(kernel):
         raise KernelTypeError(f"{name} must be a scalar kernel, got {type(kernel).__name__} with several outputs.")
+
+
+def _add(self: Kernel, other: Kernel) -> Kernel:
+    """Add two kernels; those that contain an operator-valued kernel of this package must have equally many outputs."""
+    total = _ADD(self, other)
+    if _has_operator_valued_part(total):
+        num_outputs(total)  # raises if they differ
+    return total
+
+
+def _multiply(self: Kernel, other: Kernel) -> Kernel:
+    """Multiply two kernels, blockwise if one of them is an operator-valued kernel of this package, or contains one."""
+    if isinstance(other, Kernel) and any(map(_has_operator_valued_part, (self, other))):
+        scalars, others = (
+            [k for k in (self, other) if is_operator_valued(k) == is_other] for is_other in (False, True)
+        )
+        if len(scalars) == 1:
+            return BlockwiseProductKernel(others[0], scalars[0])
+        product = _MULTIPLY(self, other)
+        num_outputs(product)  # raises if they differ
+        return product
+    return _MULTIPLY(self, other)
+
+
+def _has_operator_valued_part(kernel: Kernel) -> bool:
+    return any(isinstance(part, OperatorValuedKernel) for part in kernel.modules())
+
+
+# GPyTorch's `k * K` never asks K: its operators do not return NotImplemented, and a product or sum with unequal numbers of
+# outputs would fail on evaluation. Expressions without a kernel of this package are not affected.
+_ADD, _MULTIPLY = Kernel.__add__, Kernel.__mul__
+Kernel.__add__, Kernel.__mul__ = _add, _multiply

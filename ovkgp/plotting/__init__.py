@@ -13,7 +13,9 @@ True
 from ovkgp.lazy import lazy_names
 
 _NAMES = {  # exported names and their modules
+    "plot_basis": "curves",
     "plot_coverage": "calibration",
+    "plot_curves": "curves",
     "plot_feature_error": "feature_errors",
     "plot_field": "fields",
     "plot_leave_one_out": "calibration",

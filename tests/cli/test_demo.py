@@ -32,6 +32,8 @@ def shrink(monkeypatch):
     monkeypatch.setattr(demo_models, "NUM_ROWS", 30)
     monkeypatch.setattr(demo_models, "GRID", (6, 4))
     monkeypatch.setattr(demo_figure, "NUM_SHADES", 9)
+    for module in (demo, demo_models):
+        monkeypatch.setattr(module, "NUM_OTHER_SETS", 2)
     for name, value in {"draws": 8, "tune": 4, "max_draws": 3}.items():
         monkeypatch.setitem(demo_models.SAMPLING, name, value)
 
@@ -120,9 +122,17 @@ def test_demo_selects_helmholtz_on_full_data(monkeypatch):
 def test_demo_reports_every_step(tmp_path, quick, found):
     result, steps = found[0], found[1].copy()
     assert steps[:5] == [f"Training: {name}" for name in demo_models.KERNELS]
-    assert result.best in steps[5] and "24 transitions" in steps[5]
+    assert result.best in steps[5] and "2 other data sets" in steps[5]
+    assert result.best in steps[6] and "24 transitions" in steps[6]
     demo.write_files(result, tmp_path, steps.append)
     assert len(steps) == NUM_STEPS
+
+
+def test_demo_measures_coverage_on_other_data_sets(found):
+    result = found[0]
+    assert result.coverages.shape == (2,) and (result.coverages > 0).all() and (result.coverages <= 1).all()
+    sentence = demo.describe_coverage("ICM", np.array([0.85, 0.95]))
+    assert "on 2 others" in sentence and "ICM cover 90 % on average (85 % to 95 %)" in sentence
 
 
 def test_demo_rejects_out_that_is_a_file(tmp_path):

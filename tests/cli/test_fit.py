@@ -28,6 +28,7 @@ OUTPUTS = {
     "quantiles": "u",
     "style_transfer": ",".join(STYLES),
     "mixed_outputs": "u,n",
+    "emulator": "u,n",  # complete
 }
 
 
@@ -52,7 +53,13 @@ def predicted(model):
     return ovkgp.load(model).predict(make_table()[["a", "b"]])
 
 
-@pytest.mark.parametrize("recipe", list_recipes())
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("curves_robust", "mixed_outputs", "robust") else [])
+        for name in list_recipes()
+    ],
+)
 def test_fit_command_fits_every_recipe(table, tmp_path, recipe):
     model, found = tmp_path / "model.ovkgp", tmp_path / "found.csv"
     output = succeed(*fit(recipe, table, model, outputs=OUTPUTS.get(recipe, "u,v")))

@@ -264,6 +264,7 @@ def large_scale(table, out, *more):
     return ["fit", "large_scale", table, "--inputs", "a,b", "--outputs", "u,v,w", "--out", out, *quick, *more]
 
 
+@pytest.mark.slow
 def test_distributed_fit_equals_single_process(rows, tmp_path):
     done = torchrun(*large_scale(rows, tmp_path / "two"))
     assert done.returncode == 0, done.stderr

@@ -53,6 +53,7 @@ ESTIMATORS = {
     "laplace kernel": gp(base_kernel="laplace"),
     "kernel object": gp(ScaleKernel(MaternKernel(2.5, ard_num_dims=2)), Y[:, 0]),
     "base kernel object": gp("decomposable", base_kernel=RBFKernel()),
+    "base kernel object, field": gp("helmholtz", base_kernel=RBFKernel()),
     "orff": gp(approximation="orff", num_frequencies=50),
     "nystrom": gp("decomposable", approximation="nystrom", num_frequencies=15),
     "variational": gp(approximation="variational", num_frequencies=15),
@@ -128,13 +129,10 @@ def test_estimators_are_equivariant_under_units(name):
     """Predictions at cx + d of a fit to cX + d and aY + b are those at x, in the other unit.
 
     With a given λ the prior has a given scale: then the standard deviation does not depend on the unit of Y, and the scale of
-    a field kernel, ℓ⁻², depends on that of X. The initial values of a kernel object are in
-    the units of X and Y. Few draws are exchanged by rounding: for them the factors are powers of two.
+    a field kernel, ℓ⁻², depends on that of X. Few draws are exchanged by rounding: for them the factors are powers of two.
     """
     has_given_scale = "ridge" in name or name == "online"
-    has_given_lengthscale = name in ("exact ridge, field", "base kernel object")
-    is_unitless = name in UNITLESS or name == "base kernel object"
-    c, d, a = 1.0 if has_given_lengthscale else 1e3, -7.0, 1.0 if is_unitless else 1e-2
+    c, d, a = 1.0 if name == "exact ridge, field" else 1e3, -7.0, 1.0 if name in UNITLESS else 1e-2
     b = 0.0 if name in UNITLESS or any(word in name for word in WITHOUT_INTERCEPT) else 50.0
     if name == "laplace draws":
         c, d, a, b = 1024.0, 0.0, 1 / 64, 0.0

@@ -354,9 +354,11 @@ def test_sums_of_kernels_with_different_outputs_are_rejected():
         ORFF(AdditiveKernel(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), RBFKernel(ard_num_dims=2)), 4)
 
 
-def test_orff_rejects_product_with_the_scalar_kernel_first():
-    with pytest.raises(KernelTypeError, match="first"):
-        ORFF(RBFKernel(ard_num_dims=2) * DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), 4)
+def test_orff_of_a_product_does_not_depend_on_the_order():
+    scalar, vector = RBFKernel(ard_num_dims=2), DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2)
+    X = torch.rand(3, 2)
+    first, second = (to_dense(ORFF(kernel, 4, random_state=0)(X)) for kernel in (scalar * vector, vector * scalar))
+    torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize("count", [2.7, "many", None])

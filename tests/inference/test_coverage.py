@@ -78,7 +78,10 @@ def coverage(strategy):
     return taken, {key: np.array(value) for key, value in inside.items()}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param(name, marks=[pytest.mark.slow] if "features" in name else []) for name in STRATEGIES],
+)
 def test_intervals_have_nominal_coverage(strategy):
     taken, fractions = coverage(strategy)
     assert taken == strategy.split(",")[0]

@@ -7,10 +7,12 @@ import pytest
 import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import (
+    AdditiveKernel,
     InducingPointKernel,
     LCMKernel,
     MaternKernel,
     MultitaskKernel,
+    ProductKernel,
     RBFKernel,
     RBFKernelGrad,
     RQKernel,
@@ -210,9 +212,40 @@ def test_product_with_a_scalar_kernel_multiplies_every_block(name):
     np.testing.assert_allclose(dense(product, x, z), expected, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", ["decomposable", "curl_free", "helmholtz", "transformable"])
-def test_multiplication_returns_blockwise_product(name):
-    assert type(operator_valued(name) * RQKernel()) is BlockwiseProductKernel
+@EVERY
+def test_multiplication_in_both_orders_is_blockwise(name):
+    kernel, scalar = randomise(operator_valued(name).double(), 7), randomise(ScaleKernel(RQKernel()).double(), 8)
+    x, z = points(4, 2), points(3, 2, seed=1)
+    for inner in (kernel, ScaleKernel(kernel).double()):
+        expected = dense(inner, x, z) * np.kron(dense(scalar, x, z), np.ones((OUTPUTS[name],) * 2))
+        for product in (inner * scalar, scalar * inner):
+            assert isinstance(product, BlockwiseProductKernel) == is_operator_valued(kernel)
+            assert num_outputs(product) == OUTPUTS[name]
+            np.testing.assert_allclose(product(x, z).to_dense().detach(), expected, rtol=1e-10, atol=1e-13)
+            diagonal = np.diagonal(product(x).to_dense().detach())
+            np.testing.assert_allclose(product(x, diag=True).detach(), diagonal, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("wrap", [lambda k: k, ScaleKernel, lambda k: k + k], ids=["plain", "scaled", "sum"])
+@pytest.mark.parametrize("name", ["decomposable", "curl_free"])
+def test_sum_with_a_scalar_kernel_is_rejected(name, wrap):
+    kernel = wrap(operator_valued(name))
+    for add in (lambda: kernel + RBFKernel(), lambda: RBFKernel() + kernel):
+        with pytest.raises(KernelTypeError, match=r"DecomposableKernel\(kernel, num_outputs="):
+            add()
+
+
+def test_product_of_kernels_with_other_numbers_of_outputs_is_rejected():
+    two, three = (ScaleKernel(DecomposableKernel(RBFKernel(), num_outputs=p)) for p in (2, 3))
+    with pytest.raises(KernelTypeError, match="same number of outputs"):
+        two * three
+
+
+def test_operators_of_gpytorch_kernels_are_unchanged():
+    one, other, tasks = RBFKernel(), MaternKernel(), MultitaskKernel(RBFKernel(), num_tasks=2)
+    assert type(one * other) is ProductKernel and type(one + other) is AdditiveKernel
+    assert type(one * tasks) is ProductKernel and type(RBFKernelGrad() + RBFKernelGrad()) is AdditiveKernel
+    assert len((one + other + one).kernels) == 3 and len((one * other * one).kernels) == 3
 
 
 @pytest.mark.parametrize("name", ["decomposable", "curl_free"])
@@ -223,14 +256,9 @@ def test_product_of_two_operator_valued_kernels_is_elementwise(name):
 
 @pytest.mark.parametrize("function", [num_outputs, components, lambda k: block(k, torch.zeros(2), torch.ones(2))])
 @pytest.mark.parametrize("name", ["decomposable", "curl_free"])
-def test_product_with_scalar_first_is_rejected(name, function):
+def test_product_kernel_of_scalar_and_operator_valued_kernels_is_rejected(name, function):
     with pytest.raises(KernelTypeError, match=r"operator_valued \* scalar"):
-        function(RBFKernel() * operator_valued(name))
-
-
-def test_product_of_scaled_kernel_and_scalar_is_rejected():
-    with pytest.raises(KernelTypeError, match=r"BlockwiseProductKernel\(operator_valued"):
-        num_outputs(ScaleKernel(operator_valued("decomposable")) * RBFKernel())
+        function(ProductKernel(RBFKernel(), operator_valued(name)))
 
 
 # --- features of all GPyTorch kernels -----------------------------------------------------------------------------
@@ -439,8 +467,6 @@ def test_kernels_with_different_numbers_of_outputs_do_not_combine(combine):
     two, three = (DecomposableKernel(RBFKernel(), num_outputs=p) for p in (2, 3))
     with pytest.raises(KernelTypeError, match="must have the same number of outputs"):
         combine(two, three)
-    with pytest.raises(KernelTypeError, match="must have the same number of outputs"):
-        num_outputs(combine(RBFKernel(), two))
     assert num_outputs(combine(two, two)) == 2
 
 

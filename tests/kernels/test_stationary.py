@@ -7,16 +7,24 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import RQKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel
 from gpytorch.priors import GammaPrior
 from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.stats import t as student_t
 
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels.spectral import scale_mixture
-from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, RadialCauchyKernel, SobolevKernel
+from ovkgp.kernels.stationary import (
+    CauchyKernel,
+    GeneralMaternKernel,
+    LaplaceKernel,
+    RadialCauchyKernel,
+    SobolevKernel,
+    _BesselTerm,
+)
 
 
 class TestCauchyKernelProtocol(BaseKernelTestCase, unittest.TestCase):
@@ -100,6 +108,67 @@ def test_radial_cauchy_mixture_has_the_moments_of_its_draws():
         assert torch.exp(-tau * distance / 2).mean().item() == pytest.approx(1 / (1 + distance), rel=1e-4)
     tilted = mixture.tilted_quantile(u)  # density ∝ τ times the old one
     assert tilted.mean().item() == pytest.approx((tau**2).mean().item() / tau.mean().item(), rel=1e-3)
+
+
+class TestGeneralMaternKernelProtocol(BaseKernelTestCase, unittest.TestCase):
+    def create_kernel_no_ard(self, **kwargs):
+        return GeneralMaternKernel(nu=1.8, **kwargs)
+
+    def create_kernel_ard(self, num_dims, **kwargs):
+        return GeneralMaternKernel(nu=1.8, ard_num_dims=num_dims, **kwargs)
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_bo_03_general_matern_equals_gpytorchs_where_that_exists(nu):
+    """Values, and gradients in inputs and lengthscales; at coincident points too."""
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.cat([x, x[:2]])
+    results = []
+    for kernel in (GeneralMaternKernel(nu, ard_num_dims=2), MaternKernel(nu, ard_num_dims=2)):
+        kernel = kernel.double()
+        kernel.lengthscale = torch.tensor([0.7, 1.6]).double()
+        points = x[:6].clone().requires_grad_()
+        (kernel(points, x[6:] + 0.3).to_dense().sin().sum()).backward()
+        results.append((kernel(x).to_dense().detach(), points.grad, kernel.raw_lengthscale.grad))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_bo_e_08_matern_five_halves_decays_with_root_five():
+    kernel, r = GeneralMaternKernel(2.5).double(), 1.7
+    kernel.lengthscale = torch.tensor(1.0).double()
+    value = kernel(torch.zeros(1, 1).double(), torch.full((1, 1), r, dtype=torch.float64)).to_dense().item()
+    polynomial = 1 + np.sqrt(5) * r + 5 * r**2 / 3
+    assert value == pytest.approx(polynomial * np.exp(-np.sqrt(5) * r), rel=1e-12)
+    assert value != pytest.approx(polynomial * np.exp(-np.sqrt(3) * r), rel=0.1)
+
+
+@pytest.mark.parametrize("nu", [0.3, 1.0, 1.8, 4.2, 60.0])
+def test_bo_03_general_matern_is_the_fourier_transform_of_its_spectral_density(nu):
+    """E cos(ωr) for ω of the Student distribution with 2ν degrees of freedom; the value at 0 is 1, and near 0 it is continuous."""
+    kernel = GeneralMaternKernel(nu).double()
+    kernel.lengthscale = torch.tensor(1.0).double()
+    r = np.array([0.0, 1e-9, 1e-4, 0.3, 1.2, 3.0])
+    values = kernel(torch.zeros(1, 1).double(), torch.from_numpy(r)[:, None]).to_dense().detach().numpy()[0]
+    assert values[0] == pytest.approx(1, abs=1e-12) and (np.diff(values) <= 1e-12).all()
+    for distance, value in zip(r[3:], values[3:], strict=True):
+        integral = quad(lambda w: student_t(2 * nu).pdf(w), 0, np.inf, weight="cos", wvar=distance, limlst=200)[0]
+        assert value == pytest.approx(2 * integral, abs=1e-6)
+
+
+def test_general_matern_approaches_the_gaussian_kernel():
+    r = torch.linspace(0, 3, 7).double()[:, None]
+    kernel, gaussian = GeneralMaternKernel(100.0).double(), RBFKernel().double()
+    kernel.lengthscale = gaussian.lengthscale = torch.tensor(0.8).double()
+    assert torch.allclose(kernel(r).to_dense(), gaussian(r).to_dense(), atol=3e-3)
+    for bad in (-1.0, 1e4):
+        with pytest.raises(OptionError, match="nu"):
+            GeneralMaternKernel(bad)
+
+
+def test_general_matern_has_second_derivatives_by_autograd():
+    s = torch.tensor([0.2, 1.5, 4.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda s: _BesselTerm.apply(s, 3.3, 3.3), s)
 
 
 class TestLaplaceKernelProtocol(BaseKernelTestCase, unittest.TestCase):

@@ -16,7 +16,10 @@ NAMES = (
     "bayesian_multitask",
     "cost_sensitive",
     "curl_free_field",
+    "curves",
+    "curves_robust",
     "divergence_free_field",
+    "emulator",
     "graph_tasks",
     "large_scale",
     "level_sets",
@@ -67,6 +70,31 @@ def test_multitask_fills_in_missing_outputs(file):
     model = load_recipe("multitask").fit(X, Y)
     assert lowest_r2(model, GRID, true_outputs(GRID)) > 0.95
     assert is_restored(model, file, GRID)
+
+
+def test_curves_predict_bands_from_incomplete_curves(file):
+    rng = np.random.default_rng(0)
+    X, grid = rng.uniform(-1, 1, (30, 1)), np.linspace(0, 1, 12)
+    Y = np.sin(5 * grid + X) + 0.05 * rng.standard_normal((30, 12))
+    Y[:6, 8:] = np.nan
+    model = load_recipe("curves").fit(X, Y)
+    new = np.linspace(-0.9, 0.9, 7)[:, None]
+    assert lowest_r2(model, new, np.sin(5 * grid + new)) > 0.9
+    lower, upper = model.predict_interval(new, 0.9, simultaneous=True)
+    assert (lower < np.sin(5 * grid + new)).mean() > 0.9 and (np.sin(5 * grid + new) < upper).mean() > 0.9
+    assert is_restored(model, file, new)
+
+
+def test_emulator_predicts_many_outputs(file):
+    rng = np.random.default_rng(0)
+    X, points = rng.uniform(size=(25, 2)), np.linspace(0, 1, 300)
+    model = load_recipe("emulator").fit(X, np.exp(-((points - X[:, :1]) ** 2) / 0.1) * (1 + X[:, 1:]))
+    new = rng.uniform(0.1, 0.9, (10, 2))
+    truth = np.exp(-((points - new[:, :1]) ** 2) / 0.1) * (1 + new[:, 1:])
+    mean, std = model.predict(new, return_std=True)
+    assert np.abs(mean - truth).mean() < 0.02 * truth.std()
+    assert (np.abs(mean - truth) < 1.645 * std).mean() > 0.8
+    assert is_restored(model, file, new)
 
 
 def test_multitask_lmc_finds_two_lengthscales(file):
@@ -147,6 +175,21 @@ def test_bayesian_multitask_averages_over_draws(file):
 
 
 @pytest.mark.slow
+def test_curves_robust_resists_outlying_curves(file):
+    rng = np.random.default_rng(0)
+    X, points = rng.uniform(0, 1, (30, 1)), np.linspace(0, 1, 12)
+    truth = np.sin(2 * np.pi * (points + X))
+    Y = truth + 0.1 * rng.standard_normal(truth.shape)
+    Y[:3] += 5.0
+    model = load_recipe("curves_robust").fit(X, Y, lam=[1e-5, 1e-4])
+    assert np.abs(model.predict(X) - truth)[3:].mean() < 0.1
+    assert set(np.argsort(model.outlier_scores_)[-3:]) == {0, 1, 2}
+    lower, upper = model.predict_interval(X[3:], 0.9)
+    assert 0.75 < ((lower <= Y[3:]) & (Y[3:] <= upper)).mean() < 1
+    model.save(file)
+    np.testing.assert_allclose(ovkgp.load(file).predict(X), model.predict(X), rtol=1e-9)
+
+
 def test_robust_resists_outliers(file):
     X, Y = make_data(60)
     Y[::10] += 10
@@ -156,6 +199,7 @@ def test_robust_resists_outliers(file):
     assert is_restored(model, file, GRID)
 
 
+@pytest.mark.slow
 def test_mixed_outputs_chooses_likelihoods_by_values(file):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 6, (80, 1))

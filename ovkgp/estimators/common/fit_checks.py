@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from linear_operator import to_dense
 
 from ovkgp.estimators.common.formatting import quote_names
+from ovkgp.estimators.common.named_kernels import FIELDS
 from ovkgp.estimators.common.summary import list_active_bounds, pluralize
+from ovkgp.features.operators import FeatureOperator, StackedFeatures
+from ovkgp.inference.model.observations import Observations
+from ovkgp.kernels import IndependentKernel
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 MAX_NOISE_FRACTION = 0.95  # noise above this fraction of the variance of an output leaves nothing to the function
 MAX_NEIGHBOR_RATIO = (
@@ -14,6 +20,11 @@ MAX_NEIGHBOR_RATIO = (
 )
 MIN_NEIGHBOR_ROWS = 20  # rows that the ratio needs
 MAX_NEIGHBOR_ROWS = 1000  # rows between which neighbors are searched
+MAX_NOISE_RATIO = 4.0  # noise variance over that between neighbors, which is at least the noise of a good model
+MIN_UNEXPLAINED_FRACTION = 0.5  # leave-one-out error over the variance of an output that a field cannot represent
+MAX_RESOLVED_FRACTION = 0.55  # effective rank of the prior at the inputs, relative to the number of features
+MAX_RANK_ENTRIES = 600  # rows times outputs from which the effective rank is estimated
+MIN_OUTPUT_DIFFERENCE = 1e-10  # 1 − r² of outputs that are multiples of each other
 MAX_COPIED_FRACTION = 0.05  # fraction of rows that may be copies of others
 MIN_DISTINCT_FRACTION = (
     0.2  # with fewer distinct outputs among the rows, they are counts or labels, which repeat by nature
@@ -21,9 +32,10 @@ MIN_DISTINCT_FRACTION = (
 
 
 def list_fit_problems(estimator) -> list[str]:
-    """List what is wrong with a fit, as sentences: active bounds, copied rows, signals taken for noise.
+    """List what is wrong with a fit, as sentences.
 
-    Complexity: O(n log n), and O(1000²·d) for neighbors.
+    Active bounds, few rows, features that are too few for the lengthscale, copied rows and outputs, signals taken for noise, and
+    outputs that the prior cannot represent. Complexity: O(n log n), and O(1000²·d) for neighbors.
     """
     bounds = list_active_bounds(estimator)
     found = (
@@ -33,11 +45,73 @@ def list_fit_problems(estimator) -> list[str]:
         if bounds
         else []
     )
+    found += [*_few_rows(estimator), *_unresolved_lengthscales(estimator)]
     data = estimator.training_observations()
     if data is None or estimator.noise_ is None:
         return found
     X, Y = data.X.numpy(), data.Y.numpy()
-    return [*found, *_copied_rows(X, Y), *_missed_signals(estimator, X, Y)]
+    missed = _missed_signals(estimator, X, Y)
+    unrepresented = [] if missed else _unrepresented_outputs(estimator, data)
+    return [*found, *_copied_rows(X, Y), *_copied_outputs(estimator, Y), *missed, *unrepresented]
+
+
+def _few_rows(estimator) -> list[str]:
+    """Compare the number of observed values with that of trained hyperparameters, per output if outputs are independent."""
+    counts, gp = np.asarray(estimator._num_observed), estimator.gp_
+    if counts.max() == 1:
+        return [
+            "There is only one training row: predictions elsewhere are those of the prior. Add rows, or check how they were selected."
+        ]
+    if estimator.fit_report_ is None:
+        return []
+    trained = [raw for name, raw in gp.named_parameters() if raw.requires_grad and not name.startswith("features.")]
+    is_independent = len(counts) == 1 or isinstance(gp.kernel, IndependentKernel)
+    num_parameters, num_values = sum(raw.numel() for raw in trained), int(counts.sum())
+    if is_independent:
+        num_parameters, num_values = num_parameters // len(counts), int(counts.min())
+    if num_values >= num_parameters:
+        return []
+    each = " of an output" if is_independent and len(counts) > 1 else ""
+    return [
+        f"The model has {num_parameters} hyperparameters and only {pluralize(num_values, 'observed value')}{each}, so that priors determine most of them. Add rows, or pass a kernel object with one lengthscale."
+    ]
+
+
+@torch.no_grad()
+def _unresolved_lengthscales(estimator) -> list[str]:
+    """Compare the number of scalar features with the effective rank 1 / mean ρ² of the correlations ρ between inputs."""
+    statistics, features = getattr(estimator, "statistics_", None), getattr(estimator.gp_, "features", None)
+    if statistics is None or features is None:
+        return []
+    p, landmarks = estimator.n_outputs_, getattr(statistics, "parts", (statistics,))[0].landmarks.X.double()
+    rows = landmarks[:: max(1, len(landmarks) * p // MAX_RANK_ENTRIES)]
+    template = features(rows[:1])
+    parts = template.parts if isinstance(template, StackedFeatures) else (template,)
+    counts = [
+        part.features.shape[-1] if isinstance(part, FeatureOperator) and part.is_separable else part.shape[-1]
+        for part in parts
+    ]
+    num_features = max(counts) if isinstance(estimator.gp_.kernel, IndependentKernel) else sum(counts)
+    rank = max(_effective_ranks(estimator.gp_.kernel, rows, p))
+    if rank <= MAX_RESOLVED_FRACTION * num_features:
+        return []
+    return [
+        f"The lengthscale is too short for {num_features} features: the function has about {rank:.0f} degrees of freedom at the inputs. Increase num_frequencies."
+    ]
+
+
+def _effective_ranks(kernel, X: torch.Tensor, num_outputs: int) -> list[float]:
+    """Return 1 / mean ρ² over pairs of different rows for each output, ρ the prior correlation; 1 with one row."""
+    n = len(X)
+    if n < 2:
+        return [1.0] * num_outputs
+    covariance = to_dense(evaluate_kernel(kernel, X)).reshape(n, num_outputs, n, num_outputs)
+    found = []
+    for block in covariance.diagonal(dim1=1, dim2=3).permute(2, 0, 1):
+        variances = block.diagonal().clamp_min(1e-300)
+        squares = (block.square() / torch.outer(variances, variances)).fill_diagonal_(0.0)
+        found.append(n * (n - 1) / max(float(squares.sum()), 1e-12))
+    return found
 
 
 def _copied_rows(X: np.ndarray, Y: np.ndarray) -> list[str]:
@@ -48,6 +122,52 @@ def _copied_rows(X: np.ndarray, Y: np.ndarray) -> list[str]:
         return []  # rows with the same inputs differ in their outputs, as repeated measurements and labels do
     return [
         f"{pluralize(num_copies, 'row')} of {len(rows)} are exact copies of others, from which the model infers too little noise. Remove copies (a join may have made them)."
+    ]
+
+
+def _copied_outputs(estimator, Y: np.ndarray) -> list[str]:
+    """Name outputs of a coupled model that are multiples of another, including their noise."""
+    if Y.shape[1] == 1 or isinstance(estimator.gp_.kernel, IndependentKernel):
+        return []
+    labels, pairs = estimator.output_labels(), []
+    for a, b in zip(*np.triu_indices(Y.shape[1], 1), strict=True):
+        both = np.isfinite(Y[:, [a, b]]).all(1)
+        first, second = (Y[both, index] - Y[both, index].mean() for index in (a, b)) if both.sum() > 2 else ([], [])
+        size = np.dot(first, first) * np.dot(second, second)
+        if size > 0 and 1 - np.dot(first, second) ** 2 / size < MIN_OUTPUT_DIFFERENCE:
+            pairs.append(quote_names([labels[a], labels[b]]))
+    if not pairs:
+        return []
+    return [
+        f"Outputs are exact multiples of each other ({'; '.join(pairs)}), so that coupled outputs take their noise for signal. Remove one of them."
+    ]
+
+
+def _unrepresented_outputs(estimator, data: Observations) -> list[str]:
+    """Name outputs whose noise or, for a vector field, leave-one-row-out error is much larger than the differences of neighbors.
+
+    A field that cannot represent the outputs may also fit them with a short lengthscale, without noise.
+    """
+    X, Y = data.X.numpy(), data.Y.numpy()
+    errors, source, least = np.diag(estimator.noise_) / estimator.scaling_.output_scale**2, "noise", 0.0
+    if estimator.kernel_ in FIELDS and estimator.approximation_ == "exact" and data.num_rows > 1:
+        held_out = estimator.gp_.leave_one_out(data.X, data.Y, data.noise, groups="rows")
+        errors = np.nanmean((data.Y - held_out.mean).numpy() ** 2, 0)
+        source, least = (
+            "leave-one-out error",
+            MIN_UNEXPLAINED_FRACTION,
+        )  # neighbors may be close and other rows far apart
+    names = [
+        name
+        for a, name in enumerate(estimator.output_labels())
+        if np.nanvar(Y[:, a]) > 0
+        and errors[a] > least * np.nanvar(Y[:, a])
+        and 0 < _neighbor_ratio(X, Y[:, a]) < errors[a] / (MAX_NOISE_RATIO * np.nanvar(Y[:, a]))
+    ]
+    if not names:
+        return []
+    return [
+        f'The {source} of {quote_names(names)} is more than {MAX_NOISE_RATIO:.0f} times the variance between neighboring rows: the prior cannot represent the signal. Use kernel="auto", or other priors.'
     ]
 
 

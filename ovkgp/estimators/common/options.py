@@ -179,6 +179,7 @@ CONVENTIONS: dict[str, Callable[[float, float], float]] = {  # σ² / λ for n r
     "mean": lambda n, N: n,
     "mean_unhalved": lambda n, N: n / 2,
     "penalty_unhalved": lambda n, N: 2.0 * n,
+    "mean_halved": lambda n, N: 2.0 * n,
     "samples": lambda n, N: N,
     "stability": lambda n, N: 2.0 * N,
     "var": lambda n, N: n - 1,

@@ -220,8 +220,10 @@ def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.
     if path[-1] == "lengthscale":  # one lengthscale of standardized inputs is one per input in original units
         return value * (scaling.input_scale[0] if np.ptp(scaling.input_scale) == 0 else scaling.input_scale)
     if structure in ("auto", "independent") and path[-1] in ("variance", "constant"):  # of a linear and a constant term
-        value = value * scale[int(path[0])] ** 2
-        return value / scaling.input_scale**2 if path[-1] == "variance" else value
+        unit = (
+            scaling.input_scale if path[-1] == "variance" else 1.0
+        )  # a slope; the square of a large unit would overflow
+        return value * (scale[int(path[0])] / unit) ** 2
     if path[-1] == "output_matrix":
         return value * np.outer(scale, scale)
     if path[-1] != "outputscale":

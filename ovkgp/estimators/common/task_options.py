@@ -22,7 +22,7 @@ from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
-from ovkgp.inference.tasks.factors import Factor, FeatureFactor, KernelFactor
+from ovkgp.functional.factors import Factor, FeatureFactor, KernelFactor
 from ovkgp.inference.training.kernel_parameters import subsample
 from ovkgp.kernels.protocol import check_scalar_kernel
 from ovkgp.kernels.records import make_scalar_kernel

@@ -24,7 +24,7 @@ from ovkgp.estimators.common.task_options import InterceptFactor, task_kernel
 from ovkgp.estimators.quantiles.model import QuantileModel, TaskSide, complete_model, is_auto
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.exceptions import InputError
-from ovkgp.inference.tasks.factors import FeatureFactor
+from ovkgp.functional.factors import FeatureFactor
 from ovkgp.inference.tasks.problem import TaskProblem
 
 DEFAULT_NUM_FREQUENCIES = 100

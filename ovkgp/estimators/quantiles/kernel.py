@@ -24,10 +24,10 @@ from torch.nn import Parameter
 
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.estimators.storage.values import storable_record
+from ovkgp.functional.factors import Factor
 from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
-from ovkgp.inference.tasks.factors import Factor
 from ovkgp.inference.training.initial_grid import make_lengthscale_grid
 from ovkgp.inference.training.lbfgs import Mode, find_mode
 from ovkgp.inference.training.log_posterior import LogDensity

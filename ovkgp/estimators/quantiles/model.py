@@ -32,7 +32,7 @@ from ovkgp.estimators.quantiles.kernel import (
 from ovkgp.estimators.quantiles.rows import LOSS_CLIP_IQRS, NUM_FOLDS, QuantileRows
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.factors import DerivativeTaskFactor, Factor, KernelFactor, LevelFactor
+from ovkgp.functional.factors import DerivativeTaskFactor, Factor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.noncrossing import METHODS, NonCrossing, solve_noncrossing
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution, zero_offset
 from ovkgp.inference.tasks.quantile_distribution import Rearranged

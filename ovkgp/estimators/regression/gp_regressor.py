@@ -148,6 +148,11 @@ class GPRegressor(PosteriorRegressor):
     sampling : dict or None, default=None
         Options of `ovkgp.inference.sample_hyperparameters` for "laplace", "svi" and "nuts", such as
         `{"draws": 500, "chains": 4}`. "max_draws" is the number of draws that predictions average over (default 50).
+    restarts : int, default=1
+        Number of optimization runs of the hyperparameters, of which the best is kept. The first begins at the best of several
+        lengthscales and noises, the next ones at the other lengthscales in the order of their objective, and those after them
+        at random perturbations. The candidates of `kernel="auto"` have at least two runs with up to 150 rows, and no random
+        perturbations.
 
     Attributes
     ----------
@@ -224,6 +229,7 @@ class GPRegressor(PosteriorRegressor):
         "verbose": VERBOSE,
         "distributed": ["boolean"],
         "sampling": [dict, None],
+        "restarts": [integer()],
     }
 
     def __init__(
@@ -242,6 +248,7 @@ class GPRegressor(PosteriorRegressor):
         verbose=0,
         distributed=False,
         sampling=None,
+        restarts=1,
     ):
         self.kernel = kernel
         self.base_kernel = base_kernel
@@ -257,6 +264,7 @@ class GPRegressor(PosteriorRegressor):
         self.verbose = verbose
         self.distributed = distributed
         self.sampling = sampling
+        self.restarts = restarts
 
     def fit(self, X, Y, noise=None, *, checkpoint=None) -> GPRegressor:
         """Fit the model.
@@ -552,7 +560,7 @@ class GPRegressor(PosteriorRegressor):
         return summarize(self, self.list_problems())
 
     def list_problems(self) -> list[str]:
-        """List problems of the fit: active bounds, copied rows, signals taken for noise."""
+        """List problems of the fit, such as active bounds, few rows, copied rows or signals taken for noise."""
         return list_fit_problems(self)
 
     def list_parameters(self) -> list[Hyperparameter]:
@@ -594,7 +602,9 @@ class GPRegressor(PosteriorRegressor):
     def to_arviz(self, X=None, Y=None, noise=None):
         """Return the hyperparameters as an ArviZ object, in original units.
 
-        With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Otherwise the posterior has one
+        With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. The posterior of the mixture
+        `kernel="auto"` has equally weighted draws of the hyperparameters of its candidates, with the prefix of their names
+        except those of `gp_`, and their weights as the variable `weight`. Otherwise the posterior has one
         draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-row-out log densities; a variational model
         has a log_likelihood of 1000 draws of the latent functions instead, for `az.loo`. Hyperparameters of independent
         outputs have the dimension `output`; those of sums are prefixed, as in `curl_free.lengthscale` or

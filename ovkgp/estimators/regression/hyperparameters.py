@@ -31,6 +31,7 @@ from ovkgp.inference.sampling.arviz_data import (
     to_arviz_object,
 )
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.training.log_posterior import named_values
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def export(estimator, X=None, Y=None, noise=None):
         raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
     data = _point(estimator, X, Y, noise) if draws is None else draws
     groups = in_units(estimator, dict(groups_of(data)))
+    if isinstance(estimator.posterior_, StackPosterior) and X is None:
+        groups["posterior"] = _candidate_draws(estimator, groups["posterior"].attrs)
     attrs = groups["posterior"].attrs
     if draws is None:
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
@@ -132,6 +135,22 @@ def export(estimator, X=None, Y=None, noise=None):
         pointwise = groups["log_likelihood"]["y"].values.ravel()
         attrs["elpd_loo"], attrs["elpd_loo_se"] = pointwise.sum(), np.sqrt(len(pointwise) * pointwise.var())
     return to_arviz_object(groups)
+
+
+def _candidate_draws(estimator, attrs: dict) -> xarray.Dataset:
+    """Return the draws of the candidates of a mixture and their weights; names of others than that of `gp_` have a prefix."""
+    stack, shown = estimator.posterior_, next(iter(estimator.candidates_))
+    axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, *axis_names(estimator))
+    merged = None
+    for name, values in stack.named_draws().items():
+        group = _convert_hyperparameters(estimator, make_named_group(values, axes))
+        group = group if name == shown else group.rename({one: f"{name}.{one}" for one in group.data_vars})
+        merged = group if merged is None else merged.merge(group)
+    names = [candidate.name for candidate in stack.candidates]
+    shape = merged.sizes["chain"], merged.sizes["draw"], len(names)
+    weights = np.broadcast_to(stack.weights, shape)
+    merged = merged.assign_coords(candidate=names).assign(weight=(("chain", "draw", "candidate"), weights.copy()))
+    return merged.assign_attrs(attrs)
 
 
 def in_units(estimator, groups: dict[str, xarray.Dataset]) -> dict[str, xarray.Dataset]:

@@ -152,7 +152,8 @@ def train_stack(job: TrainingJob) -> TrainedModel:
     coupled = _coupled_candidates(data, base or DEFAULT_BASE_KERNEL, options.rank)
     candidates = [*default_candidates(base), *coupled, *_field_candidates(data, base or DEFAULT_BASE_KERNEL, scaling)]
     with name_hyperparameters_on_failure(options, STACK, scaling):
-        stack = fit_stack(candidates, data, average=options.hyperparameters == "auto", verbose=options.verbose)
+        average, others = options.hyperparameters == "auto", {"restarts": options.restarts, "verbose": options.verbose}
+        stack = fit_stack(candidates, data, average=average, **others)
     counts = np.isfinite(table.Y).sum(0)
     shift = counts @ np.log(scaling.output_scale) / counts.sum()  # of the mean log density, in original units
     scores = {name: replace(score, log_density=score.log_density - shift) for name, score in stack.scores.items()}
@@ -237,6 +238,8 @@ def _fit(gp: OperatorValuedGP, job: TrainingJob, data, checkpoint, init: str = "
     options = {"random_state": job.seed, "verbose": job.options.verbose, "training_rows": None}
     if init == "current":  # from a model trained on fewer rows, close to the optimum
         options["tolerance"] = FINAL_TOLERANCE
+    else:
+        options["restarts"] = job.options.restarts
     return gp.fit(X, Y, noise, init=init, checkpoint=checkpoint, **options)
 
 

@@ -30,7 +30,7 @@ from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.variational.inducing import choose_inducing
 
-FIRST_ROWS, FIRST_POINTS = 500, 50
+FIRST_ROWS, FIRST_POINTS = 500, 100
 """Rows and inducing points of the first training, and of the candidates of kernel="auto"."""
 BATCH_ROWS, BATCH_SIZE, BATCH_STEPS = 2000, 256, 500
 """Number of rows beyond which training is in batches, size of a batch, and total number of batches."""
@@ -52,6 +52,7 @@ def train_variational_candidate(job: TrainingJob, name: str) -> tuple[Variationa
     scaling, num_points = job.make_scaling(kernel), num_features(options.num_frequencies, "variational")
     gp = make_variational_gp(job, kernel, scaling, rows, min(FIRST_POINTS, num_points))
     training = {"random_state": job.seed, "verbose": options.verbose, "tolerance": FIRST_TOLERANCE}
+    training["restarts"] = options.restarts
     with name_hyperparameters_on_failure(options, name, scaling):
         return gp.fit(*rows.scaled(scaling), **training), scaling, rows
 
@@ -61,14 +62,15 @@ def train_variational(
 ) -> None:
     """Train in place, from a model `first` trained on fewer rows and points if there is one or if there are many rows.
 
-    Complexity: `VariationalGP.fit` with 50 points and 500 rows for each structure, and with all points for the selected one.
+    Complexity: `VariationalGP.fit` with 100 points and 500 rows for each structure, and with all points for the selected one.
     """
     if first is None and len(rows.X) > FIRST_ROWS:
         first = train_variational_candidate(job, name)[0]
-    options = {"init": "auto", "tolerance": 1e-5}
+    options = {"init": "auto", "tolerance": 1e-5, "restarts": job.options.restarts}
     if first is not None:
         gp.copy_hyperparameters_from(first)
-        options = {"init": "current", "tolerance": FINAL_TOLERANCE}
+        # few points cannot resolve short lengthscales, which are tried again
+        options = {"init": "auto" if len(rows.X) <= FIRST_ROWS else "current", "tolerance": FINAL_TOLERANCE}
         if first.fit_report_.interrupted:
             gp.fit_report_ = first.fit_report_
             return

@@ -42,7 +42,7 @@ class OVKRidge(RidgeEstimator):
     lam : float or list of float, default=1.0
         λ > 0, or candidates among which `selection` chooses.
     convention : str, default="sum"
-        Meaning of λ: "sum" is σ² = λ, "mean" σ² = nλ, "mean_unhalved" nλ/2, "penalty_unhalved" 2nλ, "samples" Nλ, "stability" 2Nλ,
+        Meaning of λ: "sum" is σ² = λ, "mean" σ² = nλ, "mean_unhalved" nλ/2, "penalty_unhalved" and "mean_halved" 2nλ, "samples" Nλ, "stability" 2Nλ,
         "var" (n − 1)λ, for n rows and N observed entries.
     solver : {"auto", "eigen", "closed_form", "cg", "lbfgs"}, default="auto"
         "eigen" uses two eigendecompositions (separable kernels, complete outputs), "closed_form" a Cholesky factorization, "cg" and

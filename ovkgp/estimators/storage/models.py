@@ -37,6 +37,7 @@ from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.algebra.dense import DenseSolver
 from ovkgp.inference.algebra.iterative import IterativeSolver
 from ovkgp.inference.algebra.kronecker import KroneckerSolver, ProportionalSolver
+from ovkgp.inference.algebra.kronecker_missing import MissingSolver
 from ovkgp.inference.model.mean_noise import MEANS, Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import IndependentPosterior
@@ -45,7 +46,12 @@ from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.posteriors.weight_posterior import WeightPosterior
 from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
-from ovkgp.inference.strategies.exact import DenseStrategy, IterativeStrategy, KroneckerStrategy
+from ovkgp.inference.strategies.exact import (
+    DenseStrategy,
+    IterativeStrategy,
+    KroneckerMissingStrategy,
+    KroneckerStrategy,
+)
 from ovkgp.inference.strategies.features import MAX_LANDMARKS, FeatureStrategy, predictive_noise, sign_statistics
 from ovkgp.inference.strategies.independent import output_model
 from ovkgp.inference.variational.inducing import InducingPoints
@@ -58,6 +64,7 @@ STRATEGIES = {  # strategies that compute posteriors with the exact kernel again
     DenseSolver: ("dense", DenseStrategy),
     KroneckerSolver: ("eigen", partial(KroneckerStrategy, KroneckerSolver)),
     ProportionalSolver: ("kronecker", KroneckerStrategy),
+    MissingSolver: ("kronecker_missing", KroneckerMissingStrategy),
     IterativeSolver: ("iterative", IterativeStrategy),
 }
 

@@ -95,7 +95,7 @@ def storable(
     """Make a class decorator that registers the fitted attributes to save.
 
     `required` and `optional` are names of fitted attributes that `encode` knows, `builder` makes the model `gp_`, whose
-    `posterior_` is computed again, `parts` are attributes that are estimators, and `finish` computes what is not stored.
+    `posterior_` is computed again, `parts` are attributes that are estimators, if they are set, and `finish` computes what is not stored.
     """
 
     def register(kind: type) -> type:
@@ -131,6 +131,8 @@ def _encode(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
         header["posterior"] = encode_posterior("posterior", estimator.posterior_, estimator.gp_, tensors)
         header["has_statistics"] = hasattr(estimator, "statistics_")
     for name in saved.parts:
+        if not hasattr(estimator, name):
+            continue
         header[name], part = _encode(getattr(estimator, name))
         tensors |= prefixed(**{name: part})
     return header, tensors
@@ -214,6 +216,7 @@ def _decode(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> 
         if header["has_statistics"]:
             estimator.statistics_ = statistics_of(estimator.posterior_)
     for name in saved.parts:
-        setattr(estimator, name, _decode(header[name], under(name, tensors), kernel))
+        if name in header:
+            setattr(estimator, name, _decode(header[name], under(name, tensors), kernel))
     saved.finish(estimator)
     return estimator

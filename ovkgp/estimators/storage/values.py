@@ -33,6 +33,28 @@ from ovkgp.estimators.storage.kernels import (
 )
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
 from ovkgp.features import ORFF
+from ovkgp.functional.bases import BSplines, Fourier, TensorProduct
+from ovkgp.functional.data import FunctionalData
+from ovkgp.functional.dictionary import Combination, DictionaryFactor, Interpolated
+from ovkgp.functional.eigenfunctions import (
+    DictionaryFunctions,
+    EigenFactor,
+    Eigenfunctions,
+    Eigenpairs,
+    FeatureFunctions,
+    FirstFunctions,
+    GaussianEigenfunctions,
+    HermiteFunctions,
+    LaplaceFunctions,
+    SampledFunctions,
+)
+from ovkgp.functional.factors import DerivativeTaskFactor, FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.functional.learned import DoublySparse, Learned
+from ovkgp.functional.mean_curve import MeanCurve
+from ovkgp.functional.principal_components import PrincipalComponents
+from ovkgp.functional.random_functions import RandomFourier, RandomProcesses
+from ovkgp.functional.smoothing import KernelSections
+from ovkgp.functional.wavelets import Wavelets
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
@@ -42,7 +64,6 @@ from ovkgp.inference.stacking.candidates import CoupledCandidate, IndependentCan
 from ovkgp.inference.stacking.output_draws import Draws
 from ovkgp.inference.stacking.stack import CandidateScore
 from ovkgp.inference.statistics.statistics import Statistics
-from ovkgp.inference.tasks.factors import DerivativeTaskFactor, FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, zero_offset
 from ovkgp.inference.training.kernel_parameters import PriorSettings
 from ovkgp.inference.variational.families import Frame, WeightGaussian
@@ -55,8 +76,20 @@ if TYPE_CHECKING:
 _SHARED = (FitReport, Landmarks, Observations, Statistics, TaskMeasure, WeightGaussian, Frame)
 _STACK = (IndependentCandidate, CoupledCandidate, CandidateScore, Draws, PriorSettings)
 _TASKS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor)
+_DICTIONARIES = (BSplines, Combination, DoublySparse, Eigenfunctions, Fourier, GaussianEigenfunctions, Interpolated)
+_DICTIONARIES += (KernelSections, Learned, PrincipalComponents, RandomFourier, RandomProcesses, TensorProduct, Wavelets)
+_FUNCTIONAL = (
+    FunctionalData,
+    MeanCurve,
+    DictionaryFactor,
+    EigenFactor,
+    Eigenpairs,
+    DictionaryFunctions,
+    FeatureFunctions,
+)
+_FUNCTIONAL += (FirstFunctions, HermiteFunctions, LaplaceFunctions, SampledFunctions)
 RECORDS = {
-    kind.__name__: kind for kind in (*_SHARED, *_STACK, *_TASKS)
+    kind.__name__: kind for kind in (*_SHARED, *_STACK, *_TASKS, *_DICTIONARIES, *_FUNCTIONAL)
 }  # classes stored with all their attributes, by name
 FUNCTIONS = {"zero_offset": zero_offset}  # functions that may be stored, by name
 ARVIZ = ("InferenceData", "DataTree")  # classes of ArviZ objects, by name

@@ -33,7 +33,7 @@ from ovkgp.estimators.common.task_options import (
 from ovkgp.estimators.common.validation import as_array, input_table, output_names, raise_input_errors
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.tasks.factors import LEVEL_TOLERANCE, LevelFactor
+from ovkgp.functional.factors import LEVEL_TOLERANCE, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import CostSensitiveHinge, IntegralLoss, SmoothedHinge, TaskMeasure, grid

@@ -41,7 +41,7 @@ from ovkgp.estimators.common.validation import input_table
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.tasks.factors import Factor, KernelFactor
+from ovkgp.functional.factors import Factor, KernelFactor
 from ovkgp.inference.tasks.one_class import (
     OneClassProblem,
     OneClassSolution,

@@ -76,7 +76,7 @@ class VectorTaskRegressor(TableRegressor):
     scale : {"evidence", "given"}, default="evidence"
         "evidence" uses s² above, "given" s² = 1.
     hyperparameters : {"fixed", "evidence"}, default="fixed"
-        "evidence" trains lengthscales, s² and noise from there; `lam_` is the resulting λ.
+        "evidence" trains lengthscales, s² and noise, from the best of several initial values; `lam_` is the resulting λ.
     verbose : int, default=0
         If 1, progress is shown.
 
@@ -249,7 +249,7 @@ class VectorTaskRegressor(TableRegressor):
         if bool(torch.isfinite(Y).all()):
             self.fit_report_ = train_on_grid(gp, X, tasks, Y, verbose=self.verbose)
         else:
-            gp.fit(make_pairs(X, tasks), Y.flatten(0, 1), init="current", verbose=self.verbose)
+            gp.fit(make_pairs(X, tasks), Y.flatten(0, 1), verbose=self.verbose)
             self.fit_report_ = gp.fit_report_
         self.scale_ = gp.kernel.outputscale.item()
         noise = gp.noise.item() / self.scale_

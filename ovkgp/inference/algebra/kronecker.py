@@ -10,6 +10,8 @@ in n³/3 operations, a fraction of the cost of an eigendecomposition of K.
 
 from __future__ import annotations
 
+import copy
+import math
 from functools import cached_property
 
 import numpy as np
@@ -127,6 +129,17 @@ class KroneckerSolver(SeparableSolver):
         self.alpha = self.U @ (self.rotated / self.values) @ self.W.mT
         self.log_density = self.path([1.0])[0]
 
+    @torch.no_grad()
+    def with_noise(self, multiplier: float) -> KroneckerSolver:
+        """Return the solver with noise c Σ from the same eigendecompositions. O(n² p + n p²)."""
+        root, other = math.sqrt(multiplier), copy.copy(self)
+        other.t, other.W, other.mixing = self.t / multiplier, self.W / root, self.mixing / root
+        other.rotated = self.rotated / root
+        other.noise_logdet = self.noise_logdet + self.rotated.numel() * math.log(multiplier)
+        other.alpha = other.U @ (other.rotated / other.values) @ other.W.mT
+        other.log_density = other.path([1.0])[0]
+        return other
+
     @property
     def values(self) -> Tensor:
         """Eigenvalues 1 + s_i t_j (n, p) of the whitened C."""
@@ -158,9 +171,13 @@ class KroneckerSolver(SeparableSolver):
             inner.append(torch.stack([(U / column) @ U.mT for column in values.mT]))  # (p, k, m, m)
         return torch.einsum("jkil,aj,bj->kialb", torch.cat(inner, 1), self.W, self.W).flatten(3).flatten(1, 2)
 
-    def explained(self, cross: Tensor, form: str) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n), differentiable in k."""
-        return spectral_in_form(cross @ self.U, self.values, self.mixing, form)
+    def explained(self, cross: Tensor, form: str, outputs: Tensor | None = None) -> Tensor:
+        """Compute K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n), differentiable in k.
+
+        `outputs` (q, p) replaces Γ for other outputs than the observed ones.
+        """
+        mixing = self.mixing if outputs is None else outputs @ self.W
+        return spectral_in_form(cross @ self.U, self.values, mixing, form)
 
 
 def make_kronecker_solver(
@@ -239,12 +256,16 @@ class ProportionalSolver(SeparableSolver):
         inner = self.inverse[rows.unsqueeze(-1), rows.unsqueeze(-2)]  # (k, m, m)
         return torch.einsum("kil,ab->kialb", inner, self.W @ self.W.mT).flatten(3).flatten(1, 2)
 
-    def explained(self, cross: Tensor, form: str) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n)."""
+    def explained(self, cross: Tensor, form: str, outputs: Tensor | None = None) -> Tensor:
+        """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n).
+
+        `outputs` (q, p) replaces Γ for other outputs than the observed ones.
+        """
+        mixing = self.mixing if outputs is None else outputs @ self.W
         root = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)  # (n, m)
         if form == "full":
-            return torch.kron(gram(root), gram(self.mixing.mT))
+            return torch.kron(gram(root), gram(mixing.mT))
         variances = root.square().sum(0).unsqueeze(-1)  # (m, 1)
         if form == "diag":
-            return variances * self.mixing.square().sum(1)
-        return variances.unsqueeze(-1) * gram(self.mixing.mT)
+            return variances * mixing.square().sum(1)
+        return variances.unsqueeze(-1) * gram(mixing.mT)

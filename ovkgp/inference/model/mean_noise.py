@@ -16,6 +16,7 @@ from ovkgp.inference.model.observations import Observations
 
 MEANS = ("zero", "constant", "linear")
 NOISE_KINDS = ("shared", "per_output", "full")
+DEFAULT_NOISE = 0.1  # variance of trained noise before a training
 
 
 class Model(NamedTuple):
@@ -258,7 +259,7 @@ def _initial_noise(kind: str, num_outputs: int) -> Tensor:
             f"noise must be one of {', '.join(map(repr, NOISE_KINDS))} (trained), or a variance, a vector (p,) or a matrix (p, p) (fixed), got {kind!r}."
         )
     shapes = {"shared": torch.ones(()), "per_output": torch.ones(num_outputs), "full": torch.eye(num_outputs)}
-    return 0.1 * shapes[kind].double()
+    return DEFAULT_NOISE * shapes[kind].double()
 
 
 def _validate_noise(noise, num_outputs: int) -> Tensor:

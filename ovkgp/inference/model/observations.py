@@ -51,6 +51,11 @@ class Observations:
         """Number of observed entries."""
         return int(self.observed.sum())
 
+    @property
+    def num_missing(self) -> int:
+        """Number of missing entries."""
+        return self.Y.numel() - self.num_observed
+
     def double(self) -> Observations:
         """Convert to float64."""
         noise = None if self.noise is None else self.noise.double()

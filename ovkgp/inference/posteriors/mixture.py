@@ -83,6 +83,12 @@ class MixturePosterior(Posterior):
         form, X = check_form(cov), validate_inputs(X, self.num_dims).double()
         return MixturePrediction((part.predict(X, form, noise) for part in self.parts), self.weights)
 
+    @torch.no_grad()
+    def joint_log_density(self, X, Y) -> Tensor:
+        densities = torch.stack([part.joint_log_density(X, Y) for part in self.parts])
+        weights = np.full(len(densities), 1 / len(densities)) if self.weights is None else self.weights
+        return (densities + torch.as_tensor(weights).to(densities).log().unsqueeze(-1)).logsumexp(0)
+
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         mixture = MixturePrediction((Prediction(*part.latent(X, form), form) for part in self.parts), self.weights)
         return mixture.mean, mixture._covariance

@@ -5,6 +5,7 @@ A posterior keeps copies of kernel, mean and noise as they were at conditioning.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from ovkgp.inference.algebra.dense import kronecker_in_form
 from ovkgp.inference.model.mean_noise import Model, OutputMean
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import expand_rows
-from ovkgp.inference.posteriors.prediction import Prediction, check_form
+from ovkgp.inference.posteriors.prediction import JoinedPrediction, Prediction, check_form
 from ovkgp.kernels import is_operator_valued
 from ovkgp.kernels.evaluation import evaluate_kernel
 
@@ -264,6 +265,42 @@ class Posterior(ABC):
         return prediction.mean + (scores @ root.mT).unflatten(-1, prediction.mean.shape)
 
     @torch.no_grad()
+    @torch.no_grad()
+    def joint_log_density(self, X, Y) -> Tensor:
+        """Compute the log density of the observed outputs of each new row, jointly.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d)
+            Inputs.
+        Y : Tensor of shape (m, p)
+            New observations, NaN where missing.
+
+        Returns
+        -------
+        Tensor of shape (m,)
+            log p(y_i | x_i, data); 0 for a row without observed outputs.
+
+        Notes
+        -----
+        Complexity: that of `predict(X, "output", noise=True)`, and O(m p³).
+        """
+        prediction = self.predict(X, "output", noise=True)
+        parts = prediction.columns if isinstance(prediction, JoinedPrediction) else (prediction,)
+        if any(type(part) is not Prediction for part in parts):
+            raise OptionError(
+                "A joint log density is not supported with a likelihood that is not Gaussian. Use the log densities of single entries."
+            )
+        gap = torch.as_tensor(Y, dtype=torch.float64) - prediction.mean
+        observed = torch.isfinite(gap)
+        both = observed.unsqueeze(-1) & observed.unsqueeze(-2)
+        eye = torch.eye(gap.shape[-1], dtype=gap.dtype)  # a missing output is an independent standard normal of value 0
+        chol = torch.linalg.cholesky(torch.where(both, prediction.cov, eye))
+        gap = torch.where(observed, gap, 0.0).unsqueeze(-1)
+        whitened = torch.linalg.solve_triangular(chol, gap, upper=False).squeeze(-1)
+        logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return -0.5 * (whitened.square().sum(-1) + logdet + observed.sum(-1) * math.log(2 * math.pi))
+
     def whitened_residuals(self) -> Tensor:
         """Compute (K + Σ)^(−½) (y − m) with the symmetric root, between all observed entries.
 
@@ -285,8 +322,8 @@ class Posterior(ABC):
         -----
         Complexity: O(N³) for N observed entries; O(n³ + np³) for a separable kernel with complete outputs. With a
         feature map one eigendecomposition in weight space if all entries have the same noise variance, otherwise 15 to
-        50 conditionings (a quadrature, exact to about 1e-10); as many solves by conjugate gradients for larger exact
-        kernels, to about 1e-6.
+        50 conditionings (a quadrature, exact to about 1e-10), as for a separable kernel with few missing outputs; as
+        many solves by conjugate gradients for larger exact kernels, to about 1e-6.
         """
         if self.conditioning is None:
             raise OptionError(self.no_residuals)

@@ -399,8 +399,9 @@ def factorization_cost(gp, X, Y, noise=None) -> float:
     data = gp.observe(X, Y, noise)
     if gp.features is not None:
         return float(data.num_rows) * gp.features.num_features**2
-    if select_strategy(gp.model, data, gp.strategy).name == "kronecker":
-        return EIGH_COST_RATIO * float(data.num_rows) ** 3
+    strategy = select_strategy(gp.model, data, gp.strategy).name
+    if strategy in ("kronecker", "kronecker_missing"):
+        return EIGH_COST_RATIO * float(data.num_rows) ** 3 + float(data.num_missing) ** 3
     return float(data.num_observed) ** 3
 
 

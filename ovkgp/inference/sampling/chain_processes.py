@@ -102,7 +102,8 @@ def _run(run_chain: Chain, index: int, sender: Connection, parent: int, counter)
                 batch, sent = [], time.monotonic()
         sender.send(("items", (index, batch)))
         sender.send(("counts", (counter.evaluations - evaluations, counter.failures - failures)))
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        sender.send(("items", (index, batch)))
         sender.send(("error", error))
 
 

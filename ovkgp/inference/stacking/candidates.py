@@ -80,9 +80,13 @@ class IndependentCandidate:
         register_noise_prior(gp.noise_model, None, self.priors)
         return gp
 
-    def train(self, data: Observations, *, average: bool = True) -> FittedCandidate:
+    def begin(self, data: Observations, restarts: int = 1) -> IndependentFit:
+        """Return the training of all outputs, which may `screen` before it is completed."""
+        return IndependentFit(self, data, restarts)
+
+    def train(self, data: Observations, *, average: bool = True, restarts: int = 1) -> FittedCandidate:
         """Train every output, with draws around the mode if `average` and they are affordable."""
-        return IndependentFit(self, data).train(average=average)
+        return self.begin(data, restarts).train(average=average)
 
     def condition(self, data: Observations, state: list[Draws]) -> IndependentMixture:
         """Condition every output at given draws."""
@@ -118,8 +122,8 @@ class FittedCandidate:
 class IndependentFit:
     """Training of candidates of independent outputs on standardized data X (n, d), Y (n, p) with NaN if missing."""
 
-    def __init__(self, candidate: IndependentCandidate, data: Observations):
-        self.candidate, self.data, self.problems = candidate, data, {}
+    def __init__(self, candidate: IndependentCandidate, data: Observations, restarts: int = 1):
+        self.candidate, self.data, self.restarts, self.problems, self.first = candidate, data, restarts, {}, {}
 
     def outputs(self):
         """Yield the problem, the values (n_a,), the known noise (n_a,) or None, and the rows of each output."""
@@ -133,19 +137,33 @@ class IndependentFit:
             known = None if data.noise is None else data.noise[rows, a].numpy()
             yield self.problems[key], data.Y[rows, a].numpy(), known, rows.numpy()
 
+    def screen(self) -> np.ndarray:
+        """Train every output on a subset of its rows; return leave-one-out log densities (n, p), NaN for other rows."""
+        log_density = np.full(self.data.Y.shape, np.nan)
+        for a, (problem, y, known, rows) in enumerate(self.outputs()):
+            if problem.subset is not None:
+                with prefix_failures(a):
+                    first = problem.search_subset(y, known, self.restarts)
+                posterior = OutputPosterior(first.problem, first.y, first.known, first.draws)
+                log_density[np.flatnonzero(rows)[first.rows], a] = posterior.held_out_density()
+                self.first[a] = first
+        return log_density
+
     def train(self, *, average: bool = True) -> FittedCandidate:
         """Train and condition every output, with draws around the mode if `average` and they are affordable."""
         found = []
         for problem, y, known, rows in self.outputs():
             average = average and not any(draws.interrupted for *_, draws in found)
             with prefix_failures(len(found)):
-                draws = problem.draw(y, known, average=average)
+                first = self.first.get(len(found))
+                draws = problem.draw(y, known, average=average, restarts=self.restarts, first=first)
             found.append((problem, y, known, rows, draws))
         shape = self.data.Y.shape
         log_density, scores = np.full(shape, np.nan), np.full(shape, np.nan)
         parts = []
         for a, (problem, y, known, rows, draws) in enumerate(found):
             part = OutputPosterior(problem, y, known, draws)
+            found[a] = (*found[a][:-1], part.draws)  # without the factors, which the posterior holds
             at_mode = len(draws.weights) == 1
             density = _fold_density(problem, self.candidate, y, known, draws) if at_mode else part.held_out_density()
             log_density[rows, a], scores[rows, a] = density, part.held_out_scores()
@@ -244,14 +262,14 @@ class CoupledCandidate:
         register_noise_prior(gp.noise_model)
         return gp
 
-    def train(self, data: Observations, *, average: bool = True) -> FittedCandidate:
+    def train(self, data: Observations, *, average: bool = True, restarts: int = 1) -> FittedCandidate:
         """Train the model, on a subset of the rows if its kernel matrix is large, and condition it on all."""
         gp, own = self.make_gp(data.X.shape[1], data.num_outputs), self.scale(data)
         is_separable = self.structure == "icm" and data.is_complete and data.noise is None
         rows = None if is_separable else max(int(COUPLED_ENTRIES / data.num_observed * data.num_rows), 2)
         with warnings.catch_warnings():  # of points that the optimizer rejects
             warnings.simplefilter("ignore", NumericalWarning)
-            gp.fit(own.X, own.Y, own.noise, training_rows=rows, random_state=0)
+            gp.fit(own.X, own.Y, own.noise, training_rows=rows, restarts=restarts, random_state=0)
             posterior = self.condition(data, raw_state(gp))
             mean, std, _ = posterior.leave_groups_out(data, torch.arange(data.num_rows))
         scores = ((data.Y - mean) / std).numpy()

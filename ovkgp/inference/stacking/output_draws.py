@@ -4,14 +4,16 @@ With u the logarithms of the hyperparameters, u* the mode of log π(u) and H its
 
     u_s = u* + R z_s,   R Rᵀ = H⁻¹ with curvatures of at least ¼,   z_s normal scores of Sobol points,
 
-with weights π(u_s) / q(u_s), truncated at S^(−½) times their sum. Everything is computed by the closed forms of `numpy_density`.
+with weights π(u_s) / q(u_s), truncated at S^(−½) times their sum. If log π is far from quadratic, so that the draws lie much below
+the mode, the mode is used alone. Everything is computed by the closed forms of `numpy_density`.
 """
 
 from __future__ import annotations
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +27,8 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters
 from ovkgp.inference.training.initial_grid import make_initial_grid
 from ovkgp.inference.training.initialization import initialize, load_raw_state
-from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator
+from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point
+from ovkgp.inference.training.newton import refine_mode
 from ovkgp.inference.training.numpy_density import NumpyDensity, SingleOutputEvidence
 from ovkgp.inference.training.numpy_values import (
     KnownMean,
@@ -37,14 +40,18 @@ from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
 
 MAX_ITERATIONS = 150
 TOLERANCE = 1e-5  # relative change of log π over five iterations of L-BFGS
-FINAL_TOLERANCE = 1e-4  # the same, from the mode for a subset of the rows
-MAX_CONVERGED_ROWS, FINAL_ITERATIONS = 1500, 5  # with more rows, this number of iterations on all rows follows
+FINAL_GAIN = (
+    0.02  # gain of log π, in nats, below which the search on all rows ends if it began at the mode for a subset
+)
+MAX_GAIN_PER_ROW = 5e-3  # remaining gain per row of a search that counts as converged
+FINAL_EVALUATIONS = 10  # maximum number of evaluations of that search
 MAX_SEARCH_ROWS = 300  # with more rows, the mode for a subset is the initial point
 MIN_SEARCH_ROWS = 200  # smallest number of rows of a subset
-SECOND_RUN_ROWS = 150  # with fewer rows, the optimizer also runs from the second-best lengthscale
-SECOND_RUN_GAP = 30.0  # unless it is that much worse than the best
+MAX_RUNS, MAX_RUNS_ROWS = 2, 150  # up to this number of rows, the optimizer runs from this number of lengthscales
+MAX_RUN_GAP = 30.0  # unless they are that much worse than the best
 HESSIAN_STEP = 5e-3  # step of the differences of the gradient
 MIN_CURVATURE = 0.25  # smallest curvature of log π, in units of the prior
+MAX_DROP_FACTOR = 4.0  # median of log π(u*) − log π(u_s) over its expected value beyond which the mode is used alone
 MAX_DRAWS, MAX_DRAWS_ROWS = 32, 150  # number of draws up to this number of rows; half of it beyond
 MIN_DRAWS = 8  # with fewer draws the mode is used alone
 MAX_LAPLACE_SIZE = 12_000  # rows times hyperparameters up to which draws are made
@@ -53,7 +60,10 @@ MAX_FACTOR_BYTES = 32e6  # memory for the Cholesky factors of the draws of one o
 
 @dataclass(frozen=True)
 class Draws:
-    """S draws of the hyperparameters of one output: θ (S, k), their weights (S,), and the mode u* (k,) with its search."""
+    """S draws of the hyperparameters of one output: θ (S, k), their weights (S,), and the mode u* (k,) with its search.
+
+    `factors` (S, n, n) are the Cholesky factors of K + noise, if they were computed on the way.
+    """
 
     thetas: np.ndarray
     weights: np.ndarray
@@ -65,6 +75,26 @@ class Draws:
     evaluations: int = 0
     gradient_norm: float = 0.0
     active_bounds: tuple[tuple[str, int, str], ...] = ()
+    factors: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+
+class ModeSearch(NamedTuple):
+    """Result of a search from the mode for a subset of the rows, with the attributes of an `LBFGSRun`."""
+
+    best: Point
+    converged: bool
+    iterations: int
+
+
+@dataclass(frozen=True)
+class SubsetMode:
+    """Mode for one output on a subset of the rows (m,): the problem, values and known noise (m,) of these rows."""
+
+    rows: np.ndarray
+    problem: OutputProblem
+    y: np.ndarray
+    known: np.ndarray | None
+    draws: Draws
 
 
 class OutputProblem:
@@ -96,15 +126,24 @@ class OutputProblem:
         evidence = SingleOutputEvidence(self.kernel, self.noise, KnownMean(np.zeros((len(y), 1))), data)
         return NumpyDensity(self.numpy_vector, evidence, self.priors)
 
-    def draw(self, y: np.ndarray, known: np.ndarray | None = None, *, average: bool = True) -> Draws:
+    def draw(
+        self,
+        y: np.ndarray,
+        known: np.ndarray | None = None,
+        *,
+        average: bool = True,
+        restarts: int = 1,
+        first: SubsetMode | None = None,
+    ) -> Draws:
         """Find the mode for one output and, unless the problem is large or `average` is False, draw around it.
 
-        Ctrl-C keeps the best point so far.
+        At least `restarts` optimization runs begin at the best lengthscales of the grid. `first` is the result of `search_subset`,
+        which is computed if it is None. Ctrl-C keeps the best point so far.
         """
         density = self.density(y, known)
         evaluator = ObjectiveEvaluator(self.vector, density)
         try:
-            runs = self._maximize(density, evaluator)
+            runs = self._maximize(density, evaluator, restarts, first)
             best = max(runs, key=lambda run: run.best.value)
             found = {"converged": best.converged, "iterations": sum(run.iterations for run in runs)}
         except KeyboardInterrupt:
@@ -112,6 +151,19 @@ class OutputProblem:
                 raise
             found, average = {"converged": False, "interrupted": True}, False
         return self._result(density, evaluator, self.num_draws() if average else 0, **found)
+
+    def search_subset(self, y: np.ndarray, known: np.ndarray | None = None, restarts: int = 1) -> SubsetMode:
+        """Find the mode for the subset of the rows; only for problems that have one."""
+        rows, part = self.subset
+        own_y, own_known = y[rows], None if known is None else known[rows]
+        density = part.density(own_y, own_known)
+        evaluator = ObjectiveEvaluator(part.vector, density)
+        runs = part._maximize(density, evaluator, restarts)
+        best = max(runs, key=lambda run: run.best.value)
+        draws = part._result(
+            density, evaluator, 0, converged=best.converged, iterations=sum(run.iterations for run in runs)
+        )
+        return SubsetMode(rows, part, own_y, own_known, draws)
 
     def draw_from(self, mode: np.ndarray, y: np.ndarray, known: np.ndarray | None, max_iter: int) -> Draws:
         """Find the mode for one output by at most `max_iter` iterations from a point close to it, without draws."""
@@ -127,13 +179,16 @@ class OutputProblem:
         mode, value = evaluator.best.x, evaluator.best.value
         self.vector.set(mode)
         bounds = self.vector.active_bounds()
-        points, weights = self._laplace_draws(density, mode, num_draws) if num_draws else (mode[None], np.ones(1))
+        points, weights, factors = mode[None], np.ones(1), None
+        if num_draws:
+            points, weights, factors = self._laplace_draws(density, mode, num_draws)
         thetas = np.stack([self.numpy_vector.values(u)[0] for u in points])
         return Draws(
             *(thetas, weights, mode, value),
             evaluations=evaluator.evaluations,
             gradient_norm=evaluator.slope(evaluator.best) / len(self.X),
             active_bounds=bounds,
+            factors=factors,
             **found,
         )
 
@@ -158,32 +213,38 @@ class OutputProblem:
         affordable = 2 ** int(math.log2(max(MAX_FACTOR_BYTES / (8 * n * n), 1)))
         return min(wanted, affordable) if affordable >= MIN_DRAWS else 0
 
-    def _maximize(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> list[LBFGSRun]:
-        """Run L-BFGS from the mode for a subset of the rows; for fewer rows, from the best points of the grid."""
+    def _maximize(
+        self, density: NumpyDensity, evaluator: ObjectiveEvaluator, restarts: int, first: SubsetMode | None = None
+    ) -> list[LBFGSRun | ModeSearch]:
+        """Refine the mode for a subset of the rows; for few rows, run L-BFGS from the best points of the grid."""
         if self.subset is None:
-            return self._search(density, evaluator)
-        rows, part = self.subset
-        evidence = density.evidence
-        own = part.density(evidence.y[rows, 0], None if evidence.known is None else evidence.known[rows])
-        found = part._maximize(own, ObjectiveEvaluator(part.vector, own))
-        first = max(found, key=lambda run: run.best.value)
-        point = evaluator.evaluate(np.clip(first.best.x, *self.vector.bounds.T))
+            return self._search(density, evaluator, restarts)
+        if first is None:
+            y, known = density.evidence.y[:, 0], density.evidence.known
+            first = self.search_subset(y, known, restarts)
+        mode = first.draws.mode
+        point = evaluator.evaluate(np.clip(mode, *self.vector.bounds.T))
         if point is None:
-            return self._search(density, evaluator)
-        max_iter = FINAL_ITERATIONS if len(self.X) > MAX_CONVERGED_ROWS else MAX_ITERATIONS
-        run = LBFGSRun(evaluator, point, max_iter, FINAL_TOLERANCE).run()
-        run.converged = run.converged or (len(self.X) > MAX_CONVERGED_ROWS and first.converged)
-        return [run]
+            return self._search(density, evaluator, restarts)
+        hessian = _difference_hessian(first.problem.density(first.y, first.known), mode)
+        metric = self._scale_hessian(hessian, len(self.X) / len(first.rows))
+        best, gain, steps = refine_mode(evaluator, point, metric, FINAL_EVALUATIONS, FINAL_GAIN)
+        return [ModeSearch(best, first.draws.converged and gain <= MAX_GAIN_PER_ROW * len(self.X), steps)]
 
-    def _search(self, density: NumpyDensity, evaluator: ObjectiveEvaluator) -> list[LBFGSRun]:
-        """Run L-BFGS from the best point of the grid and, for few rows, from the best one with another lengthscale."""
+    def _scale_hessian(self, hessian: np.ndarray, ratio: float) -> np.ndarray:
+        """Return the negative Hessian (k, k) for `ratio` times as many rows, with curvatures of at least ¼ in units of the prior."""
+        scales = self._prior_scales()
+        values, vectors = np.linalg.eigh(ratio * hessian * scales * scales[:, None] + (1 - ratio) * np.eye(len(scales)))
+        return (vectors * np.maximum(values, MIN_CURVATURE)) @ vectors.T / (scales * scales[:, None])
+
+    def _search(self, density: NumpyDensity, evaluator: ObjectiveEvaluator, restarts: int) -> list[LBFGSRun]:
+        """Run L-BFGS from the best points of the grid with different lengthscales: `restarts`, and more for few rows."""
         points, lengthscale = self.grid
         values = np.array([density.value(u) for u in points])
         order = np.argsort(-values)
-        initial = [order[0]]
-        if len(self.X) <= SECOND_RUN_ROWS:
-            others = order[lengthscale[order] != lengthscale[order[0]]][:1]
-            initial += [i for i in others if values[i] > values[order[0]] - SECOND_RUN_GAP]
+        best = order[np.sort(np.unique(lengthscale[order], return_index=True)[1])]  # of each lengthscale
+        few = [i for i in best[:MAX_RUNS] if values[i] > values[order[0]] - MAX_RUN_GAP]
+        initial = best[: max(restarts, len(few) if len(self.X) <= MAX_RUNS_ROWS else 1)]
         found = (evaluator.evaluate(points[index]) for index in initial)
         runs = [LBFGSRun(evaluator, point, MAX_ITERATIONS, TOLERANCE).run() for point in found if point is not None]
         if not runs:
@@ -195,7 +256,10 @@ class OutputProblem:
             )
         return runs
 
-    def _laplace_draws(self, density: NumpyDensity, mode: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
+    def _laplace_draws(
+        self, density: NumpyDensity, mode: np.ndarray, num_draws: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return draws around the mode, their weights, and the Cholesky factors of their covariances."""
         scales, (low, high) = self._prior_scales(), self.vector.bounds.T
         hessian = _difference_hessian(density, mode) * scales * scales[:, None]
         values, vectors = np.linalg.eigh(hessian)
@@ -203,13 +267,17 @@ class OutputProblem:
         uniforms = qmc.Sobol(len(mode), seed=0).random(num_draws)
         scores = ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))
         points = np.clip(mode + scores @ root.T, low, high)
-        log_weights = np.array([density.value(u) for u in points]) + 0.5 * np.square(scores).sum(1)
+        factors = np.empty((num_draws, len(self.X), len(self.X)))
+        values = np.array([density.value(u, out=factor) for u, factor in zip(points, factors, strict=True)])
+        log_weights = values + 0.5 * np.square(scores).sum(1)
         is_finite = np.isfinite(log_weights)
-        if not is_finite.any():
-            return mode[None], np.ones(1)
-        points, log_weights = points[is_finite], log_weights[is_finite]
+        # log π falls by half a χ² variable with k degrees of freedom if it is quadratic
+        if density.value(mode) - np.median(values) > MAX_DROP_FACTOR * max(len(mode) / 2, 1.0) or not is_finite.any():
+            return mode[None], np.ones(1), None
+        if not is_finite.all():
+            points, log_weights, factors = points[is_finite], log_weights[is_finite], factors[is_finite]
         log_weights = np.minimum(log_weights - logsumexp(log_weights), -0.5 * np.log(len(points)))
-        return points, np.exp(log_weights - logsumexp(log_weights))
+        return points, np.exp(log_weights - logsumexp(log_weights)), factors
 
     def _prior_scales(self) -> np.ndarray:
         """Return the prior standard deviation of each variable u; 1 if it has no normal prior."""

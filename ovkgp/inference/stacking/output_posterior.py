@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +37,7 @@ from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
 from ovkgp.kernels.evaluation import evaluate_kernel
 
 JITTER = 1e-9  # added to the diagonal of a covariance that is not positive definite, relative to its mean
+MIN_TAIL = 1e-15  # smallest tail probability of a normal score
 NUM_PRIOR_FREQUENCIES = 2000  # random frequencies of the stationary part of a random function
 
 
@@ -52,22 +54,21 @@ class OutputPosterior(Posterior):
     )
 
     def __init__(self, problem: OutputProblem, y: np.ndarray, known: np.ndarray | None, draws: Draws):
-        self.problem, self.y, self.known, self.draws = problem, y, known, draws
+        self.problem, self.y, self.known, self.draws = problem, y, known, replace(draws, factors=None)
         self.num_dims = problem.X.shape[1]
-        kept, factors = [], []
-        evidence = problem.density(y, known).evidence
-        for theta in draws.thetas:
-            chol = _factorize(evidence.covariance(theta))
-            kept.append(chol is not None)
-            if chol is not None:
-                factors.append(chol)
-        if not factors:
-            raise FactorizationError(
-                "The covariance matrix of the data is not positive definite at any draw. Increase the noise."
-            )
+        factors, kept = draws.factors, np.ones(len(draws.thetas), dtype=bool)
+        if factors is None:
+            evidence = problem.density(y, known).evidence
+            found = [_factorize(evidence.covariance(theta)) for theta in draws.thetas]
+            kept = np.array([chol is not None for chol in found])
+            if not kept.any():
+                raise FactorizationError(
+                    "The covariance matrix of the data is not positive definite at any draw. Increase the noise."
+                )
+            factors = np.stack([chol for chol in found if chol is not None])
         self.thetas, weights = draws.thetas[kept], draws.weights[kept]
         self.weights = weights / weights.sum()
-        self.chol = torch.from_numpy(np.stack(factors))
+        self.chol = torch.from_numpy(factors)
         self.alpha = torch.cholesky_solve(torch.from_numpy(y).expand(len(factors), 1, -1).mT, self.chol).squeeze(-1)
         if known is None:
             self.noise_variances = np.array([problem.noise.variances(theta)[0][0] for theta in self.thetas])
@@ -89,9 +90,7 @@ class OutputPosterior(Posterior):
     @cached_property
     def leave_one_out(self) -> LeaveOneOut:
         """Means, standard deviations and log densities (S, n) of each entry given the others, at each draw."""
-        identity = torch.eye(len(self.y), dtype=torch.float64)
-        root = torch.linalg.solve_triangular(self.chol, identity, upper=False)
-        diagonal = root.square().sum(-2)
+        diagonal = torch.from_numpy(np.stack([_inverse_diagonal(chol) for chol in self.chol.numpy()]))
         deviation = self.alpha / diagonal
         log_density = 0.5 * (diagonal.log() - np.log(2 * np.pi) - self.alpha * deviation)
         return LeaveOneOut(torch.from_numpy(self.y) - deviation, diagonal.rsqrt(), log_density)
@@ -242,6 +241,12 @@ def _factorize(C: np.ndarray) -> np.ndarray | None:
     return None
 
 
+def _inverse_diagonal(chol: np.ndarray) -> np.ndarray:
+    """Return the diagonal (n,) of (L Lᵀ)⁻¹ for a lower factor L (n, n) in the order of C."""
+    root = lapack.dtrtri(chol.T, lower=0)[0]  # L⁻ᵀ
+    return np.einsum("ij,ij->i", root, root)
+
+
 def _draw_prior_functions(kernel: Kernel, count: int, num_dims: int, seed: int):
     """Return a function of X (m, d) and an index with values (len(index), m) of random functions of a scalar prior.
 
@@ -317,6 +322,27 @@ class IndependentMixture(IndependentPosterior):
             scores = torch.einsum("ab,bkm->akm", torch.linalg.cholesky(self.correlation), scores)
         pairs = zip(self.parts, scores, spawn_seeds(for_draws, self.num_outputs), strict=True)
         return torch.stack([part.transform_scores(X, own, noise, seed) for part, own, seed in pairs], -1)
+
+    @torch.no_grad()
+    def joint_log_density(self, X, Y) -> Tensor:
+        """Compute log p(y_i) of the observed outputs of each new row: Σ_a log p_a(y_ia) + log c(y_i).
+
+        c is the density of the Gaussian copula with correlation R, −½ log|R| − ½ zᵀ(R⁻¹ − I)z for the normal scores z of the
+        outputs, restricted to the observed ones.
+        """
+        y = torch.as_tensor(Y, dtype=torch.float64)
+        prediction = self.predict(X, "diag", noise=True)
+        observed = torch.isfinite(y)
+        marginal = torch.where(observed, prediction.log_density(y), 0.0).sum(-1)
+        if self.correlation is None:
+            return marginal
+        scores = torch.special.ndtri(prediction.cdf(y).clamp(MIN_TAIL, 1 - MIN_TAIL))
+        scores = torch.where(observed, scores, 0.0)
+        both = observed.unsqueeze(-1) & observed.unsqueeze(-2)
+        chol = torch.linalg.cholesky(torch.where(both, self.correlation, torch.eye(self.num_outputs).double()))
+        whitened = torch.linalg.solve_triangular(chol, scores.unsqueeze(-1), upper=False).squeeze(-1)
+        logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return marginal - 0.5 * (logdet + whitened.square().sum(-1) - scores.square().sum(-1))
 
     def whitened_residuals(self) -> Tensor:
         raise OptionError(self.no_residuals)

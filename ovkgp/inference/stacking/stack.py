@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from tqdm import tqdm
 
@@ -32,12 +34,18 @@ from ovkgp.inference.stacking.candidates import (
     CoupledPosterior,
     FittedCandidate,
     IndependentCandidate,
+    IndependentFit,
 )
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior
+from ovkgp.inference.training.log_posterior import named_values
+from ovkgp.inference.training.numpy_density import MAX_SCIPY_ROWS
 
 NUM_WEIGHT_STEPS = 200  # steps of expectation maximization
 MAX_RESIDUAL = 4.0  # standardized residuals are clipped at this size before their correlation is computed
-MAX_COMPARED_ROWS, NUM_SCREENING_ROWS = 1000, 500  # with more rows, candidates are screened on a subset of this size
+MAX_COMPARED_ROWS, NUM_SCREENING_ROWS = (
+    1000,
+    500,
+)  # with more rows, candidates are screened; coupled ones on a subset of this size
 MIN_SCREENED_WEIGHT = 0.1  # weight on the subset of a candidate that is trained on all rows
 MIN_WEIGHT = 0.01  # candidates with a smaller weight are dropped
 
@@ -84,6 +92,27 @@ class StackPosterior(MixturePosterior):
         """Hyperparameters of each candidate."""
         return [part.state for part in self.parts]
 
+    def named_draws(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return draws (1, S, *shape) of the hyperparameters of each candidate by name, in standardized units.
+
+        Draws of independent outputs are resampled by their weights, and S is the largest number of them; a coupled candidate has S
+        times its mode. Vector fields, which have other units, are omitted.
+        """
+        counts = [
+            len(state.weights) for part in self.parts if isinstance(part, IndependentMixture) for state in part.state
+        ]
+        count, found = max(counts, default=1), {}
+        for candidate, part in zip(self.candidates, self.parts, strict=True):
+            if isinstance(part, IndependentMixture):
+                models = _resample(candidate, part, count)
+            elif candidate.input_scale is None:
+                models = [part.gp] * count
+            else:
+                continue
+            rows = [named_values(gp) for gp in models]
+            found[candidate.name] = {name: np.stack([row[name] for row in rows])[None] for name in rows[0]}
+        return found
+
     def leave_groups_out(self, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), all (n, p)."""
         weights = torch.from_numpy(self.weights)[:, None, None]
@@ -92,6 +121,21 @@ class StackPosterior(MixturePosterior):
         mean = (weights * means).sum(0)
         variance = (weights * (deviations.square() + (means - mean).square())).sum(0)
         return mean, variance.sqrt(), (weights * cdf).sum(0)
+
+
+@torch.no_grad()
+def _resample(candidate: IndependentCandidate, part: IndependentMixture, count: int) -> Iterator[OperatorValuedGP]:
+    """Yield a model at `count` equally weighted draws in turn, by systematic resampling in a random order for each output."""
+    gp, rng, columns = candidate.make_gp(part.num_dims, part.num_outputs), np.random.default_rng(0), []
+    for output in part.parts:
+        index = np.searchsorted(np.cumsum(output.weights), (np.arange(count) + 0.5) / count)
+        index = rng.permutation(np.minimum(index, len(output.weights) - 1))
+        columns.append([(output.problem.kernel_at(output.thetas[i]), output.noise_variances[i]) for i in index])
+    for row in zip(*columns, strict=True):
+        for kernel, (own, _) in zip(gp.kernel.kernels, row, strict=True):
+            kernel.load_state_dict(own.state_dict(), strict=False)
+        gp.noise_model.log_scale.copy_(0.5 * torch.tensor([noise for _, noise in row]).log())
+        yield gp
 
 
 @dataclass(frozen=True)
@@ -112,28 +156,59 @@ def fit_stack(
     data: Observations,
     *,
     average: bool = True,
+    restarts: int = 1,
     verbose: int = 0,
 ) -> FittedStack:
     """Train candidates on standardized data, and mix them with the weights of `stacking_weights`.
 
-    If `average`, the hyperparameters of each output are averaged over draws around their mode, where these are affordable. Ctrl-C
-    keeps the candidates so far. Beyond `MAX_COMPARED_ROWS` rows, only candidates with a weight of at least `MIN_SCREENED_WEIGHT` on a
-    subset are trained on all rows. Complexity: about 50 to 100 factorizations O(n³) per candidate and output, and about 10 for
-    many rows.
+    If `average`, the hyperparameters of each output are averaged over draws around their mode, where these are affordable. Each
+    candidate is trained by at least `restarts` optimization runs per output. Ctrl-C keeps the candidates so far. Beyond
+    `MAX_COMPARED_ROWS` rows, candidates of independent outputs with a weight below `MIN_SCREENED_WEIGHT` on the subset of rows on which
+    all of them are trained first are not trained on all rows. Complexity: about 50 to 100 factorizations O(n³) per candidate and
+    output, and about 10 for many rows.
     """
+    if data.num_rows <= MAX_SCIPY_ROWS:
+        with _blas_libraries().limit(limits=1, user_api="blas"):
+            return _fit(candidates, data, average, restarts, verbose)
+    return _fit(candidates, data, average, restarts, verbose)
+
+
+@cache
+def _blas_libraries() -> ThreadpoolController:
+    """Return the loaded libraries; several threads are slower on small matrices, many times so on a busy machine."""
+    return ThreadpoolController()
+
+
+def _fit(
+    candidates: Sequence[IndependentCandidate | CoupledCandidate],
+    data: Observations,
+    average: bool,
+    restarts: int,
+    verbose: int,
+) -> FittedStack:
     began, fits, screened = time.monotonic(), [], {}
-    if data.num_rows > MAX_COMPARED_ROWS:
+    is_coupled = any(isinstance(one, CoupledCandidate) for one in candidates)
+    if data.num_rows > MAX_COMPARED_ROWS and is_coupled:
         rows = torch.from_numpy(draw_random_rows(data.observed.numpy(), NUM_SCREENING_ROWS, 0))
-        screened = fit_stack(candidates, data.rows(rows), average=False, verbose=verbose).scores
+        screened = fit_stack(candidates, data.rows(rows), average=False, restarts=restarts, verbose=verbose).scores
         candidates = [one for one in candidates if screened[one.name].weight >= MIN_SCREENED_WEIGHT]
+    trainings = {one.name: one.begin(data, restarts) for one in candidates if isinstance(one, IndependentCandidate)}
+    if data.num_rows > MAX_COMPARED_ROWS and len(trainings) > 1:
+        found = _screen(trainings)
+        candidates = [
+            one for one in candidates if one.name not in found or found[one.name].weight >= MIN_SCREENED_WEIGHT
+        ]
+        screened = found | screened
     for candidate in tqdm(candidates, disable=not verbose, unit="candidate", desc="training"):
-        fits.append(candidate.train(data, average=average))
+        training = trainings.get(candidate.name)
+        fit = candidate.train(data, restarts=restarts) if training is None else training.train(average=average)
+        fits.append(fit)
         if fits[-1].report.interrupted:
             break
     densities = np.stack([fit.log_density for fit in fits], -1)  # (n, p, K)
     weights = stacking_weights(np.nansum(densities, 1))
     scores = {name: replace(score, weight=0.0) for name, score in screened.items()}
-    scores |= {fit.name: _score(fit, weight) for fit, weight in zip(fits, weights, strict=True)}
+    scores |= {fit.name: _score(fit.log_density, weight) for fit, weight in zip(fits, weights, strict=True)}
     correlation = residual_correlation(np.tensordot(np.stack([fit.scores for fit in fits], -1), weights, 1))
     kept = np.flatnonzero(weights >= MIN_WEIGHT)
     parts = [fits[i].posterior for i in kept]
@@ -148,8 +223,16 @@ def fit_stack(
     return FittedStack(posterior, best.name, gp, scores)
 
 
-def _score(fit: FittedCandidate, weight: float) -> CandidateScore:
-    values = fit.log_density[np.isfinite(fit.log_density)]
+def _screen(trainings: dict[str, IndependentFit]) -> dict[str, CandidateScore]:
+    """Score candidates by the leave-one-out densities of their modes on a common subset of the rows."""
+    densities = [training.screen() for training in trainings.values()]
+    stacked = np.stack(densities, -1)  # (n, p, K)
+    weights = stacking_weights(np.nansum(stacked[np.isfinite(stacked).any((1, 2))], 1))
+    return {name: _score(density, weight) for name, density, weight in zip(trainings, densities, weights, strict=True)}
+
+
+def _score(log_density: np.ndarray, weight: float) -> CandidateScore:
+    values = log_density[np.isfinite(log_density)]
     error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return CandidateScore(float(weight), float(values.mean()), float(error))
 

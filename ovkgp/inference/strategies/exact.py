@@ -1,4 +1,5 @@
-"""Strategies for the exact kernel: Kronecker products, a dense Cholesky factor or conjugate gradients.
+"""Strategies for the exact kernel: Kronecker products, complete or with missing outputs, a dense Cholesky factor, or
+conjugate gradients.
 
 Each computes the evidence log N(y | m(X), K + noise) of the observed entries, differentiable in the hyperparameters,
 and the posterior at fixed hyperparameters.
@@ -20,6 +21,7 @@ from ovkgp.inference.algebra.kronecker import (
     kronecker_log_density,
     make_kronecker_solver,
 )
+from ovkgp.inference.algebra.kronecker_missing import MissingSolver, missing_inverse_root, missing_log_density
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior, KroneckerPosterior
@@ -91,6 +93,26 @@ class KroneckerStrategy(ExactStrategy):
             model.noise.matrix(),
             data.Y - model.mean(data.X),
         )
+
+
+class KroneckerMissingStrategy(KroneckerStrategy):
+    """C = P (K ⊗ Γ + I ⊗ Σ) Pᵀ with k missing outputs. O(n³ + p³ + k³ + n p (n² + p²)) time, O(n² + p² + np + k²) memory."""
+
+    name = "kronecker_missing"
+    requirement = 'a separable kernel with one component and equal noise at all points. Use strategy="auto".'
+
+    def __init__(self):
+        super().__init__(MissingSolver)
+
+    def supports(self, model: Model, data: Observations) -> bool:
+        parts = components(model.kernel)
+        return parts is not None and len(parts) == 1 and data.noise is None
+
+    def log_evidence(self, model: Model, data: Observations) -> Tensor:
+        return missing_log_density(*self.parts(model, check_exact_size(data)))
+
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        return missing_inverse_root(*self.parts(model, check_exact_size(data)))
 
 
 class DenseStrategy(ExactStrategy):

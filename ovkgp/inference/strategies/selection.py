@@ -5,6 +5,7 @@
 | independent outputs, diagonal noise | complete or missing | one strategy per output |
 | any, with a feature map | complete or missing | weight space on additive statistics |
 | separable, one component, several outputs | complete | two eigendecompositions (conditioning: one Cholesky factor if Γ is a multiple of the noise) |
+| separable, one component, at most 5000 missing entries | missing, cheaper than dense | complete inverse, corrected by a Cholesky factor between the missing entries |
 | any, at most 5000 observed entries | complete or missing | dense Cholesky |
 | separable, larger | complete or missing | conjugate gradients with Kronecker products |
 | not separable, larger | | an error that recommends ORFF |
@@ -26,11 +27,17 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
-from ovkgp.inference.strategies.exact import DenseStrategy, IterativeStrategy, KroneckerStrategy
+from ovkgp.inference.strategies.exact import (
+    DenseStrategy,
+    IterativeStrategy,
+    KroneckerMissingStrategy,
+    KroneckerStrategy,
+)
 from ovkgp.inference.strategies.features import FeatureStrategy
 from ovkgp.inference.strategies.independent import IndependentStrategy
 
-MAX_DENSE_ENTRIES = 5000  # observed entries up to which a dense Cholesky factor is used
+MAX_DENSE_ENTRIES = 5000  # observed (or missing) entries up to which a dense Cholesky factor is used
+MIN_MISSING_ENTRIES = 500  # observed entries below which one dense matrix is cheaper than several small ones
 
 
 class Strategy(Protocol):
@@ -104,12 +111,24 @@ def check_strategy(strategy: str) -> str:
     return check_one_of("strategy", strategy, ("auto", *STRATEGIES))
 
 
+def is_cheaper_than_dense(data: Observations) -> bool:
+    """Whether matrices between rows, outputs and missing entries are cheaper than those between the observed entries.
+
+    The operations of one evidence with its gradient are compared, as measured on data of 80 to 3700 observed entries.
+    """
+    (n, p), N, k = data.Y.shape, data.num_observed, data.num_missing
+    if data.is_complete or N < MIN_MISSING_ENTRIES or k > MAX_DENSE_ENTRIES:
+        return False
+    return N > MAX_DENSE_ENTRIES or 2 * k**3 + 2 * k**2 * (n + p) + 10 * (n**3 + p**3) + n * p * (n**2 + p**2) < N**3
+
+
 STRATEGIES: dict[str, Row] = {
     "independent": Row(IndependentStrategy(select_strategy)),
     "features": Row(FeatureStrategy(), lambda model, data: model.features is not None),
     "kronecker": Row(
         KroneckerStrategy(), lambda model, data: data.num_outputs > 1 or data.num_observed > MAX_DENSE_ENTRIES
     ),
+    "kronecker_missing": Row(KroneckerMissingStrategy(), lambda model, data: is_cheaper_than_dense(data)),
     "dense": Row(DenseStrategy(), lambda model, data: data.num_observed <= MAX_DENSE_ENTRIES),
     "iterative": Row(IterativeStrategy()),
 }

@@ -29,7 +29,7 @@ STATES = ("start", "current", "best")
 class Progress:
     """Everything needed to resume a training.
 
-    `start`, `current` and `best` are raw parameters by name: the state that restarts perturb, the best of the current
+    `start`, `current` and `best` are raw parameters by name: the initial state of the first restart, the best of the current
     restart, and the best of all. `finished` has a dictionary (objective, iterations, converged, message, gradient_norm)
     per finished restart. With the index of a restart, `seed` gives its random numbers. Other fields are as in
     `FitReport`.

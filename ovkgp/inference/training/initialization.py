@@ -26,7 +26,8 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from ovkgp.features import ORFF
-from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
+from ovkgp.inference.model.curve_noise import CurveNoise
+from ovkgp.inference.model.mean_noise import DEFAULT_NOISE, OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds
 from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
@@ -54,8 +55,10 @@ from ovkgp.inference.training.priors import (
     uniform,
 )
 from ovkgp.kernels import FreeMatrix, FullMatrix, OutputMatrix
+from ovkgp.kernels.outputs.matrices import make_initial_loadings
 
 RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
+RELATIVE_DEVIATION = 0.1  # initial variance of the deviations of single curves, likewise
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
 RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
@@ -82,10 +85,14 @@ class Initialization:
     bounds: dict[str, Bounds]
     scales: dict[str, Tensor]
 
-    def initial_states(self, gp, init: str) -> list[dict[str, Tensor]]:
-        """Return the raw parameters to start from: those from the "data", the "current" ones, or both ("auto")."""
-        found = [] if init == "current" else [*self.values]
-        return found if init == "data" else [*found, raw_state(gp)]
+    def initial_states(self, gp, data: Observations, init: str) -> list[dict[str, Tensor]]:
+        """Return the raw parameters to start from: those from the "data", the "current" ones, or both ("auto").
+
+        With "auto", the default value of a parameter is one for standardized data, and is converted to the units of the data.
+        """
+        if init == "current":
+            return [raw_state(gp)]
+        return [*self.values, _state_in_units(gp, data, self.values[0])] if init == "auto" else [*self.values]
 
 
 @torch.no_grad()
@@ -111,20 +118,48 @@ def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dic
     """
     latent = latent_values(gp, data)
     gp.mean.initialize_from_data(data.X, latent)
-    covariance, of_residuals = output_covariance(latent), output_covariance(latent - gp.mean(data.X))
+    covariance, of_residuals = (outputs_covariance(gp, values) for values in (latent, latent - gp.mean(data.X)))
     bounds = _initialize_kernel(gp.kernel, data.X, covariance, of_residuals) if kernel else {}
     variances, likelihood = covariance.diagonal(), getattr(gp, "likelihood", None)
     if likelihood is not None:
         likelihood.start(data.Y)
         bounds |= _likelihood_bounds(likelihood, variances.sqrt())
+    elif isinstance(gp.noise_model, CurveNoise):
+        bounds |= _initialize_curve_noise(gp.noise_model, covariance.diagonal(), of_residuals.diagonal())
     elif gp.noise_model.is_trained:
         gp.noise_model.set(RELATIVE_NOISE * of_residuals.diagonal())
-    if gp.noise_model is not None and gp.noise_model.is_trained:
+    if gp.noise_model is not None and gp.noise_model.is_trained and not isinstance(gp.noise_model, CurveNoise):
         scale = variances.mean() if gp.noise_model.kind == "shared" else variances
         ends = tuple(0.5 * (math.log(end) + scale.log()) for end in RELATIVE_NOISE_BOUNDS)
         bounds[id(gp.noise_model.log_scale)] = ends
     given = parameters_with_given_prior(gp)
     return {key: ends for key, ends in bounds.items() if key not in given}, _scales(gp, data, variances.sqrt())
+
+
+def outputs_covariance(gp, Y: Tensor) -> Tensor:
+    """Return the covariance (p, p) of the outputs; of curves, the variance of each channel, pooled over the grid.
+
+    Few curves may have been observed at one point of the grid.
+    """
+    noise = getattr(gp, "noise_model", None)
+    if not isinstance(noise, CurveNoise):
+        return output_covariance(Y)
+    pooled = output_covariance(Y.reshape(-1, noise.num_channels)).diagonal()
+    return torch.diag(pooled.repeat(len(noise.tasks)))
+
+
+def _initialize_curve_noise(noise: CurveNoise, variances: Tensor, residual_variances: Tensor) -> dict[int, Bounds]:
+    """Set white noise and deviations to fractions of the variance of each channel; return their bounds."""
+    scale, residual = (values[: noise.num_channels] for values in (variances, residual_variances))
+    noise.set(RELATIVE_NOISE * residual)
+    bounds = {id(noise.log_scale): tuple(0.5 * (math.log(end) + scale.log()) for end in RELATIVE_NOISE_BOUNDS)}
+    if noise.deviation is None:
+        return bounds
+    units = Units.of(noise.tasks, RELATIVE_DEVIATION * residual.mean().reshape(1, 1))
+    if noise.channel_matrix is None:
+        return bounds | initialize_kernel(noise.deviation, units)
+    bounds |= initialize_kernel(noise.deviation, units.as_scalar())
+    return bounds | _initialize_cholesky(noise.channel_matrix, torch.diag(RELATIVE_DEVIATION * residual))
 
 
 def _initialize_kernel(kernel: Kernel, X: Tensor, covariance: Tensor, of_residuals: Tensor) -> dict[int, Bounds]:
@@ -189,6 +224,62 @@ def raw_state(gp) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
+def _state_in_units(gp, data: Observations, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the current raw parameters, with default values of the kernel and the noise in the units of the data.
+
+    Those of the mean are taken from `values`. The model is not changed.
+    """
+    current, defaults = raw_state(gp), _default_parameters(gp)
+    units = Units.of(data.X, output_covariance(latent_values(gp, data)))
+    for parameter in kernel_parameters(gp.kernel, units):
+        defaults -= _convert_to_units(parameter, defaults)
+    if isinstance(noise := gp.noise_model, OutputNoise) and id(noise.log_scale) in defaults:
+        scale = units.variance.sqrt() if noise.kind == "shared" else units.deviations
+        noise.log_scale += scale.log().to(noise.log_scale)
+    found = {
+        name: values[name] if name.startswith("mean.") and id(one) in defaults else one.detach().clone()
+        for name, one in gp.named_parameters()
+    }
+    load_raw_state(gp, current)
+    return found
+
+
+def _default_parameters(gp) -> set[int]:
+    """Return the identities of the trained parameters with default values: 0 (GPyTorch's), or those of noise and loadings."""
+    free = [part for part in gp.modules() if isinstance(part, FreeMatrix)]
+    known = {id(part.loadings): make_initial_loadings(part.num_outputs, part.rank) for part in free}
+    if isinstance(gp.noise_model, OutputNoise):
+        known[id(gp.noise_model.log_scale)] = 0.5 * torch.tensor(DEFAULT_NOISE).log()
+    pairs = (
+        (one, known.get(id(one), torch.zeros(())).to(one).expand_as(one))
+        for one in gp.parameters()
+        if one.requires_grad
+    )
+    return {id(one) for one, default in pairs if torch.allclose(one, default, rtol=1e-6, atol=0.0)}
+
+
+def _convert_to_units(parameter: KernelParameter, defaults: set[int]) -> set[int]:
+    """Multiply a default value inside a kernel by its unit; return the identities of what was converted."""
+    module, units = parameter.module, parameter.units
+    if isinstance(module, FullMatrix) and id(module.log_scale) in defaults:  # I
+        module.log_scale += units.deviations.log().to(module.log_scale)
+        return {id(module.log_scale)}
+    if isinstance(module, FreeMatrix) and id(module.loadings) in defaults and id(module.raw_diagonal) in defaults:
+        module.loadings *= units.deviations.unsqueeze(-1).to(module.loadings)
+        _set_parameter(module, "diagonal", units.covariance.diagonal() * module.diagonal, *2 * (torch.ones(()),))
+        return {id(module.loadings), id(module.raw_diagonal)}
+    raw = getattr(module, f"raw_{parameter.name}", None)
+    if parameter.role not in ROLES or id(raw) not in defaults:
+        return set()
+    prior = ROLES[parameter.role].prior  # the unit of a prior is that of the value
+    standard = replace(units, X=None, covariance=torch.ones(1, 1, dtype=torch.float64))
+    unit = (prior(parameter).loc - prior(replace(parameter, units=standard)).loc).exp()
+    value = module.constraint_for_parameter_name(f"raw_{parameter.name}").transform(raw)
+    _set_parameter(module, parameter.name, unit.to(value) * value, *2 * (torch.ones(()),))
+    return {id(raw)}
+
+
+@torch.no_grad()
 def load_raw_state(gp, state: dict[str, Tensor]) -> None:
     """Copy raw parameters into a model."""
     for name, parameter in gp.named_parameters():
@@ -238,6 +329,8 @@ def register_data_priors(gp, X, Y) -> None:
     _register_mean_priors(gp.mean, center, units, registry)
     if isinstance(noise := getattr(gp, "noise_model", None), OutputNoise):
         _add_noise_prior(noise, units.deviations, units.priors.noise, registry)
+    elif isinstance(noise, CurveNoise):
+        _add_curve_noise_prior(noise, units.deviations, units.priors, registry)
     for part in gp.children():  # whatever else is trained, such as a custom feature map
         if isinstance(part, Module) and part is not getattr(gp, "likelihood", None):
             _register_remaining_priors(part, registry)
@@ -257,19 +350,23 @@ def register_default_priors(
 
 
 def register_noise_prior(
-    noise: OutputNoise, deviations: Tensor | None = None, priors: PriorSettings = DEFAULT_PRIORS
+    noise: OutputNoise | CurveNoise, deviations: Tensor | None = None, priors: PriorSettings = DEFAULT_PRIORS
 ) -> None:
     """Register a prior on each trained noise variance, in place: log-normal relative to s², with LKJ(2) correlations.
 
-    `deviations` are the standard deviations s of the outputs, (p,) or (1,); 1 if None.
+    `deviations` are the standard deviations s of the outputs, (p,) or (1,); 1 if None. The smooth deviations of curves
+    have the lengthscale of `priors` and a variance like that of noise.
     """
     deviations = torch.ones(1, dtype=torch.float64) if deviations is None else deviations
+    if isinstance(noise, CurveNoise):
+        _add_curve_noise_prior(noise, deviations, priors, PriorRegistry(noise))
+        return
     _add_noise_prior(noise, deviations, priors.noise, PriorRegistry(noise))
 
 
 def _latent_moments(gp, Y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean (p,) and the covariance (p, p) that the latent functions have to explain."""
-    center, covariance = Y.nanmean(0).cpu(), output_covariance(Y)
+    center, covariance = Y.nanmean(0).cpu(), outputs_covariance(gp, Y)
     likelihood = getattr(gp, "likelihood", None)
     if likelihood is None or bool(likelihood.is_real.all()):
         return center, covariance
@@ -290,6 +387,23 @@ def _add_noise_prior(
     loc = relative[0] + deviations.square().mean().log() if noise.kind == "shared" else loc
     prior = log_normal(loc, relative[1])
     registry.add_with_closures(noise, "variances_prior", noise.log_scale, prior, get_variances, set_variances)
+
+
+def _add_curve_noise_prior(
+    noise: CurveNoise, deviations: Tensor, priors: PriorSettings, registry: PriorRegistry
+) -> None:
+    scale = deviations[: noise.num_channels].expand(noise.num_channels)
+    loc = (priors.noise[0] + 2 * scale.log()).expand_as(noise.log_scale)
+    prior = log_normal(loc.clone(), priors.noise[1])
+    registry.add_with_closures(noise, "variances_prior", noise.log_scale, prior, get_variances, set_variances)
+    if noise.deviation is None:
+        return
+    of_deviations = replace(priors, variance=(priors.deviation[0], priors.deviation[1]))
+    units = Units(noise.tasks.shape[1], scale.square().mean().reshape(1, 1), noise.tasks, priors=of_deviations)
+    if noise.channel_matrix is not None:
+        matrix_prior = CovariancePrior(priors.deviation[0] + 2 * scale.log(), priors.deviation[1], LKJ_CONCENTRATION)
+        registry.add_covariance(noise.channel_matrix, matrix_prior)
+    _register_kernel_priors(kernel_parameters(noise.deviation, units), registry)
 
 
 def _register_mean_priors(mean, center: Tensor, units: Units, registry: PriorRegistry) -> None:

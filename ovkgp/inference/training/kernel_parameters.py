@@ -61,6 +61,7 @@ class PriorSettings:
 
     lengthscale: tuple[float, float] = (0.35, 0.8)
     noise: tuple[float, float] = (math.log(0.1), 1.5)
+    deviation: tuple[float, float] = (math.log(0.1), 1.5)  # variance of smooth deviations of single curves
     variance: tuple[float, float] = (0.0, 1.0)
     slope_variance: tuple[float, float] = (0.0, 3.0)
     diagonal: tuple[float, float] = (-1.0, 1.5)  # variances of single outputs beside a low-rank matrix
@@ -81,7 +82,8 @@ class Units:
     columns. Initial variances are `variance_factor` times these, and initial lengthscales `lengthscale_factor` times the
     typical ones; `sets_values` says whether initial values are known at all. `is_scaled` says that an outer kernel has the
     outputscale; `is_derivative_variance` that the variance is that of derivatives and has to be multiplied by ℓ².
-    `parameter_unit` is the size of parameters without a role, and `priors` are the priors for standardized data.
+    `parameter_unit` is the size of parameters without a role, and `priors` are the priors for standardized data. `are_tasks` says
+    that the inputs are tasks, which vary independently of the inputs of a function-valued kernel.
     """
 
     num_dims: int
@@ -94,6 +96,7 @@ class Units:
     is_derivative_variance: bool = False
     parameter_unit: Tensor | float = 1.0
     priors: PriorSettings = DEFAULT_PRIORS
+    are_tasks: bool = False
 
     @classmethod
     def standard(cls, num_dims: int, priors: PriorSettings = DEFAULT_PRIORS) -> Units:
@@ -332,7 +335,7 @@ def _(kernel: FunctionValuedKernel, units: Units) -> Iterator[KernelParameter]:
     t = kernel.tasks.shape[-1] if on_grid else kernel.num_task_dims
     num_inputs = units.num_dims if on_grid else max(1, units.num_dims - t)
     inputs, tasks = (None, None) if X is None else (X, kernel.tasks) if on_grid else (X[:, :-t], X[:, -t:])
-    of_tasks = replace(units.as_scalar().with_inputs(tasks, t), lengthscale_factor=1.0)
+    of_tasks = replace(units.as_scalar().with_inputs(tasks, t), lengthscale_factor=1.0, are_tasks=True)
     yield from kernel_parameters(kernel.task_kernel, of_tasks)
     if on_grid and len(units.covariance) > 1:  # the outputs of one task, averaged over tasks
         blocks = units.covariance.reshape(len(kernel.tasks), q, len(kernel.tasks), q)

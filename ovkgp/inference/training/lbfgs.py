@@ -100,9 +100,9 @@ class ObjectiveEvaluator:
 class LBFGSRun:
     """L-BFGS-B from a point where the objective could be evaluated, to convergence or to `max_iter` iterations.
 
-    It stops if `CONVERGENCE_WINDOW` iterations change objective / scale by less than `tolerance` (relative to its size,
-    at least 1), or if no entry of the projected gradient is larger. `after` is called after every iteration; `done`
-    iterations of an earlier run count towards `max_iter`.
+    It stops if `CONVERGENCE_WINDOW` iterations change objective / scale by less than `tolerance` · `size`, or if no entry of the
+    projected gradient is larger than `tolerance`. If None, `size` is |objective / scale|, at least 1, which depends on the
+    units of the data. `after` is called after every iteration; `done` iterations of an earlier run count towards `max_iter`.
     """
 
     def __init__(
@@ -113,8 +113,10 @@ class LBFGSRun:
         tolerance: float,
         after: Callable[[LBFGSRun], None] | None = None,
         done: int = 0,
+        size: float | None = None,
     ):
         self.evaluator, self.max_iter, self.tolerance, self.after = evaluator, max_iter, tolerance, after
+        self.size = size
         self.iterate = self.last = self.best = start
         self.iterations, self.converged, self.messages = done, False, ()
         self.gradient_norm = evaluator.slope(start)
@@ -171,7 +173,8 @@ class LBFGSRun:
             self.after(self)
         recent = self.values[-CONVERGENCE_WINDOW - 1 :]
         change = abs(recent[-1] - recent[0])
-        if len(recent) > CONVERGENCE_WINDOW and change <= self.tolerance * max(1.0, abs(recent[-1])):
+        size = max(1.0, abs(recent[-1])) if self.size is None else self.size
+        if len(recent) > CONVERGENCE_WINDOW and change <= self.tolerance * size:
             self.is_converged = True
             raise StopIteration
 

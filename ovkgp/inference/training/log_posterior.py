@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import (
     ParameterVector,
@@ -41,11 +42,13 @@ from ovkgp.inference.training.lbfgs import FAILURES, Mode, compute_hessian, find
 from ovkgp.inference.training.numpy_density import make_numpy_density
 from ovkgp.inference.training.numpy_values import NoAnalyticForm
 from ovkgp.inference.training.priors import LogPrior, trained_sites
+from ovkgp.kernels import FunctionValuedKernel
 
 PRIORS = ("default", "given")
 BACKENDS = ("auto", "torch")
 MAX_TRAINING_ENTRIES = 2000
 """Maximum number of observed entries of a training with NumPy; for more, modules are as fast and use several threads."""
+MAX_FACTOR_ROWS = 600  # the same for curves on a grid: maximum number of curves and of grid points
 NO_DENSITY = -np.inf, np.zeros(1)  # value and gradient where the density cannot be evaluated
 
 
@@ -71,7 +74,7 @@ class LogDensity:
         self.prior, self.numpy_density = LogPrior(gp, jacobian), None
         with_prior = _parameters_with_prior(gp) if jacobian else set()
         self._flat = [id(entry.parameter) not in with_prior for entry in vector.entries]
-        is_small = jacobian or data.num_observed <= MAX_TRAINING_ENTRIES
+        is_small = jacobian or data.num_observed <= MAX_TRAINING_ENTRIES or _has_small_factors(gp, data)
         # a subclass may define another evidence
         if backend == "auto" and is_small and vars(type(gp)).get("has_gaussian_evidence", False):
             # training also allows priors that are not a density of the parameters
@@ -122,6 +125,12 @@ class LogDensity:
             return total, gradient
         slopes, by_slopes = self.vector.log_slopes(self._flat)
         return total + slopes, gradient + by_slopes
+
+
+def _has_small_factors(gp, data) -> bool:
+    """Whether the outputs are complete curves, whose covariance has two factors of moderate size."""
+    is_grid = isinstance(gp.kernel, FunctionValuedKernel) and isinstance(getattr(gp, "noise_model", None), CurveNoise)
+    return is_grid and isinstance(data, Observations) and data.is_complete and max(data.Y.shape) <= MAX_FACTOR_ROWS
 
 
 class LogPosterior:
@@ -330,7 +339,9 @@ def value_readers(gp) -> dict[str, Callable[[], np.ndarray]]:
         reader = partial(read_constrained_value, parameter, constraint)
         readers["mean" if name == "constant" else f"mean.{name}"] = reader
     noise = getattr(gp, "noise_model", None)
-    if noise is not None and noise.is_trained:
+    if isinstance(noise, CurveNoise):
+        readers |= {name: lambda name=name: noise.named_values()[name] for name in noise.named_values()}
+    elif noise is not None and noise.is_trained:
         readers["noise"] = lambda: noise.value
     likelihood = getattr(gp, "likelihood", None)  # of a variational model
     if likelihood is not None:
@@ -354,6 +365,8 @@ def short_name(gp, path: str) -> str:
     if part == "kernel":
         return parameter_name(gp.kernel, rest)
     owner, _, last = rest.rpartition(".")
+    if part == "noise_model" and owner.startswith(("deviation", "channel_matrix")):  # of a `CurveNoise`
+        return f"deviation.{'output_matrix' if owner == 'channel_matrix' else last.removeprefix('raw_')}"
     last = "noise" if owner.endswith("noise_model") or part == "noise_model" else last.removeprefix("raw_")
     if part == "mean":
         return "mean" if last == "constant" else f"mean.{last}"

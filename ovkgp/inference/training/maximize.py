@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ from ovkgp.inference.training.priors import output_prior
 from ovkgp.kernels import IndependentKernel
 
 PERTURBATION_STD = 0.7
-"""Standard deviation of the initial point of a restart, in the optimizer's variables (mostly logarithms)."""
+"""Standard deviation of a random initial point of a restart, in the optimizer's variables (mostly logarithms)."""
 MAX_INITIAL_DRAWS = 10  # maximum number of perturbed points that a restart tries
 CHECKPOINT_ITERATIONS, CHECKPOINT_SECONDS = 5, 1.0
 """A checkpoint is written every this many iterations, if the last one is at least this old."""
@@ -75,9 +76,10 @@ def maximize_density(
 
     `max_iter` is per restart. `tolerance` is on the change of density / `scale` (the number of observations) over five
     iterations, and on its gradient. The first of the `restarts` begins at the best of `initial_states` (raw parameters by
-    name, possibly partial; None is the present state, also the default) and of `initial_points` (variables of the vector), the
-    others at random perturbations of it. Progress
-    is written to the file `checkpoint` and resumed from it if it exists; a checkpoint with another `signature` is rejected.
+    name, possibly partial; None is the present state, also the default) and of `initial_points`, each a vector (k,) or a group
+    of them (g, k). The others begin at the best points of the other groups, in the order of their values, where `initial_states`
+    are one group, and then at random perturbations of the best one. Progress is written to the file `checkpoint` and resumed
+    from it if it exists; a checkpoint with another `signature` is rejected.
 
     Raises `FactorizationError` if the density cannot be evaluated at any initial state, and `InputError` if the
     checkpoint cannot be written, is damaged, or belongs to another problem. Complexity: one or two gradients per
@@ -112,15 +114,20 @@ class _Training:
         self.initial, self.progress = self.vector.state(), Progress(seed)
         self.current_run: LBFGSRun | None = None
         self.path, self.resumed, self.interrupted = None, False, False
+        self.groups: list[list[np.ndarray]] = []
         self.began = self.written = time.monotonic()
 
     def run(
         self, initial_states: Sequence[Mapping[str, Tensor] | None], initial_points: Sequence[np.ndarray]
     ) -> FitReport:
         trained = False
+        self.groups = [
+            [self.vector_of(state) for state in (initial_states or (None,))],
+            *(list(np.atleast_2d(group)) for group in initial_points),
+        ]
         try:
             if not self.resumed or not self.progress.start:
-                self.begin(initial_states, initial_points)
+                self.begin()
             while len(self.progress.finished) < self.restarts:
                 trained = True
                 self.restart()
@@ -140,17 +147,20 @@ class _Training:
             warnings.warn(f"Training {report.message}.", FitWarning, stacklevel=5)
         return report
 
-    def begin(
-        self, initial_states: Sequence[Mapping[str, Tensor] | None], initial_points: Sequence[np.ndarray]
-    ) -> None:
+    def begin(self) -> None:
         """Select the best initial point, or a perturbation if the objective fails at all of them."""
-        candidates = [*(self.vector_of(state) for state in (initial_states or (None,))), *initial_points]
-        points = [point for x in candidates if (point := self.evaluator.evaluate(x)) is not None]
-        first = max(points, key=lambda point: point.value) if points else self.perturbed(candidates[0], 0)
+        first = self.ranked_points[0] if self.ranked_points else self.perturbed(self.groups[0][0], 0)
         if first is None:
-            raise self.failure(candidates[0])
+            raise self.failure(self.groups[0][0])
         self.vector.set(first.x)
         self.progress.start = self.vector.state()
+
+    @cached_property
+    def ranked_points(self) -> list[Point]:
+        """Best point of each group, in the order of their values."""
+        found = [[point for x in group if (point := self.evaluator.evaluate(x)) is not None] for group in self.groups]
+        value = lambda point: point.value  # noqa: E731
+        return sorted((max(points, key=value) for points in found if points), key=value, reverse=True)
 
     def vector_of(self, state: Mapping[str, Tensor] | None) -> np.ndarray:
         """Return the vector of an initial state, inside the bounds."""
@@ -172,7 +182,8 @@ class _Training:
             result["message"] = "stopped: the objective could not be evaluated at any initial point of this restart"
         else:
             done = self.progress.current_iterations
-            self.current_run = LBFGSRun(self.evaluator, first, self.max_iter, self.tolerance, self.on_iteration, done)
+            options = {"after": self.on_iteration, "done": done, "size": 1.0}
+            self.current_run = LBFGSRun(self.evaluator, first, self.max_iter, self.tolerance, **options)
             result = _result(self.current_run.run())
         self.progress.finished.append(result)
         self.progress.current, self.progress.current_iterations, self.current_run = {}, 0, None
@@ -185,7 +196,10 @@ class _Training:
                 return point
         self.vector.load(self.progress.start)
         start = self.vector.get()
-        return self.evaluator.evaluate(start) if index == 0 else self.perturbed(start, index)
+        if index == 0:
+            return self.evaluator.evaluate(start)
+        others = self.ranked_points if index < len(self.groups) else []
+        return others[index] if index < len(others) else self.perturbed(start, index)
 
     def perturbed(self, start: np.ndarray, index: int) -> Point | None:
         """Return a random point around `start` at which the objective can be evaluated, or None."""

@@ -8,13 +8,17 @@ called with θ and a vector: it returns its value and adds its derivatives to th
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from scipy.linalg import lapack
+from scipy import sparse
+from scipy.linalg import blas, lapack
 
+from ovkgp.exceptions import FactorizationError
 from ovkgp.features import ORFF
+from ovkgp.inference.algebra.kronecker_missing import MissingSolver
 from ovkgp.inference.model.mean_noise import PolynomialMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
@@ -37,13 +41,15 @@ from ovkgp.inference.training.numpy_values import (
 from ovkgp.inference.training.priors import make_prior_terms
 from ovkgp.kernels import IndependentKernel, is_operator_valued
 
-EXACT_STRATEGIES = ("kronecker", "dense", "independent")  # strategies that use the exact kernel
+EXACT_STRATEGIES = ("kronecker", "kronecker_missing", "dense", "independent")  # strategies that use the exact kernel
 MAX_SCIPY_ROWS = 400
-"""Up to this many rows SciPy's LAPACK is called, which has less overhead; torch's is faster with several threads."""
+"""Up to this many rows, or with one thread, SciPy's LAPACK is called; torch's is faster with several threads."""
 
 LOG_2_PI = math.log(2 * math.pi)
 MAX_CHOLESKY_OUTPUTS = 5
 """Up to this many outputs, one n × n Cholesky factor per output is cheaper than one eigendecomposition."""
+
+MAX_ONE_HOT_OUTPUTS = 20  # with more outputs, their indicators are sparse
 
 Noise = Variances | CholeskyOutputs
 Mean = BasisMean | KnownMean
@@ -73,14 +79,17 @@ class NumpyDensity:
                 value, gradient = value + log_slope, gradient + by_slope
             return float(value), gradient[self.vector.kept]
 
-    def value(self, u: np.ndarray) -> float:
-        """Return the density of one output without its gradient; −∞ if it cannot be evaluated."""
+    def value(self, u: np.ndarray, out: np.ndarray | None = None) -> float:
+        """Return the density of one output without its gradient; −∞ if it cannot be evaluated.
+
+        The Cholesky factor of the covariance is written to `out` (n, n), if given.
+        """
         with np.errstate(all="ignore"):
             theta, _, log_slope, _ = self.vector.values(u)
             if not np.isfinite(theta).all():
                 return -np.inf
             try:
-                value = self.evidence.value(theta)
+                value = self.evidence.value(theta, out)
             except np.linalg.LinAlgError:
                 return -np.inf
             value += sum(prior(theta, np.zeros_like(theta)) for prior in self.priors)
@@ -121,6 +130,8 @@ def _evidence_from_data(gp, data: Observations, vector: NumpyVector):
         return SingleOutputEvidence(terms[0][0], noise, mean, data)
     if len(terms) == 1 and is_even:
         return SeparableEvidence(*terms[0], noise, mean, data)
+    if len(terms) == 1 and strategy.name == "kronecker_missing":
+        return MissingEvidence(*terms[0], noise, mean, data)
     return DenseEvidence(terms, noise, mean, data)
 
 
@@ -164,24 +175,31 @@ class SingleOutputEvidence:
         self.y = data.Y.cpu().numpy()
         self.known = None if data.noise is None else data.noise.cpu().numpy().ravel()
 
-    def covariance(self, theta: np.ndarray) -> np.ndarray:
-        """Return K + noise (n, n)."""
-        C = np.array(self.kernel.matrix(theta)[0], order="C")
+    @cached_property
+    def workspace(self) -> np.ndarray:
+        """Memory for one matrix (n, n); fresh memory for each evaluation would take a large part of the time."""
+        return np.empty((len(self.y), len(self.y)))
+
+    def covariance(self, theta: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return K + noise (n, n), a new matrix or written to `out`."""
+        C = self.kernel.matrix(theta, out)[0]
         C.flat[:: len(C) + 1] += self.noise.variances(theta)[0] if self.known is None else self.known
         return C
 
-    def value(self, theta: np.ndarray) -> float:
-        """Return the log density without its gradient."""
-        C, residuals = self.covariance(theta), self.y - self.mean.values(theta)
-        chol, info = lapack.dpotrf(C.T, lower=1, clean=0, overwrite_a=1)
+    def value(self, theta: np.ndarray, out: np.ndarray | None = None) -> float:
+        """Return the log density without its gradient; the Cholesky factor L, C = L Lᵀ, is written to `out` (n, n), if given."""
+        C = self.covariance(theta, self.workspace if out is None else out)
+        residuals = self.y - self.mean.values(theta)
+        # C.T is C in the order of Fortran: its upper factor Lᵀ is L in the order of C
+        chol, info = lapack.dpotrf(C.T, lower=0, clean=out is not None, overwrite_a=1)
         if info:
             raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
-        half = lapack.dtrtrs(chol, residuals, lower=1)[0]
+        half = lapack.dtrtrs(chol, residuals, lower=0, trans=1)[0]
         return -0.5 * (float(np.vdot(half, half)) + len(C) * LOG_2_PI) - float(np.log(chol.diagonal()).sum())
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
-        K, backward = self.kernel.matrix(theta)
-        C, n = np.array(K, order="C"), len(K)
+        C, backward = self.kernel.matrix(theta, self.workspace)
+        n = len(C)
         if self.known is None:
             variances, noise_backward = self.noise.variances(theta)
         C.reshape(-1)[:: n + 1] += variances if self.known is None else self.known
@@ -189,7 +207,7 @@ class SingleOutputEvidence:
         alpha, G, logdet = solve_and_invert(C, residuals)
         value = -0.5 * (float(np.vdot(residuals, alpha)) + logdet + n * LOG_2_PI)
         G *= -0.5
-        G += (0.5 * alpha) @ alpha.T
+        G = blas.dger(0.5, alpha[:, 0], alpha[:, 0], a=G.T, overwrite_a=1).T
         backward(G, out)
         if self.known is None:
             noise_backward(G.reshape(-1)[:: n + 1].sum(keepdims=True), out)
@@ -273,6 +291,30 @@ def _solve_with_eigh(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
     return float(np.log(values).sum()), alpha, by_K, (s[:, None] / values).sum(0)
 
 
+class MissingEvidence:
+    """log N of the observed entries for a separable kernel with missing outputs; complexity as in `MissingSolver`."""
+
+    def __init__(self, kernel, outputs, noise: Noise, mean: Mean, data: Observations):
+        self.kernel, self.outputs, self.noise, self.mean = kernel, outputs, noise, mean
+        self.Y = data.Y.cpu().numpy()
+
+    def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
+        K, kernel_backward = self.kernel.matrix(theta)
+        matrix, matrix_backward = self.outputs.matrix(theta)
+        noise, noise_backward = self.noise.matrix(theta)
+        parts = (np.array(part, order="C") for part in (K, matrix, noise, self.Y - self.mean.values(theta)))
+        try:
+            solver = MissingSolver(*map(torch.from_numpy, parts))
+        except FactorizationError as error:
+            raise np.linalg.LinAlgError("a covariance matrix is not positive definite") from error
+        derivatives = solver.derivatives()
+        kernel_backward(derivatives.gram.numpy(), out)
+        matrix_backward(derivatives.output_matrix.numpy(), out)
+        noise_backward(derivatives.noise.numpy(), out)
+        self.mean.backward(solver.alpha.numpy(), out)
+        return float(solver.log_density)
+
+
 class DenseEvidence:
     """log N of the observed entries, for any sum of separable terms (pairs of a kernel and an output node).
 
@@ -286,7 +328,10 @@ class DenseEvidence:
         self.y = data.Y.cpu().numpy()[self.observed]
         self.known = None if data.noise is None else data.noise.cpu().numpy()[self.observed]
         self.first_entries = np.flatnonzero(np.diff(self.rows, prepend=-1))  # every row has an entry
-        self.one_hot = np.eye(self.observed.shape[1])[self.outputs]  # (N, p)
+        p = self.observed.shape[1]
+        self.one_hot = (
+            np.eye(p)[self.outputs] if p <= MAX_ONE_HOT_OUTPUTS else _sparse_one_hot(self.outputs, p)
+        )  # (N, p)
         self.same_row = self.rows[:, None] == self.rows
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
@@ -318,7 +363,7 @@ class DenseEvidence:
         if isinstance(self.noise, Variances):
             variances, backward = self.noise.variances(theta)
             C.flat[diagonal] += variances[self.outputs]
-            return lambda G, out: backward(G.diagonal() @ self.one_hot, out)
+            return lambda G, out: backward(self.one_hot.T @ G.diagonal(), out)
         matrix, backward = self.noise.matrix(theta)
         C += self._expand_outputs(matrix) * self.same_row
         return lambda G, out: backward(self._reduce_outputs(G * self.same_row), out)
@@ -333,7 +378,13 @@ class DenseEvidence:
         return np.add.reduceat(np.add.reduceat(G, self.first_entries, 0), self.first_entries, 1)
 
     def _reduce_outputs(self, G: np.ndarray) -> np.ndarray:
-        return self.one_hot.T @ G @ self.one_hot
+        return (self.one_hot.T @ (self.one_hot.T @ G).T).T
+
+
+def _sparse_one_hot(outputs: np.ndarray, num_outputs: int) -> sparse.csr_array:
+    """Return the indicators (N, p) of the outputs (N,), with which a product costs O(N) per column."""
+    shape = len(outputs), num_outputs
+    return sparse.csr_array((np.ones(len(outputs)), (np.arange(len(outputs)), outputs)), shape=shape)
 
 
 class SumOfEvidences:
@@ -399,7 +450,8 @@ def solve_and_invert(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np
     Only the symmetric part of C⁻¹ is right: contract it with symmetric matrices. Complexity: N³ + 2N²k operations.
     Raises `numpy.linalg.LinAlgError` if C is not positive definite to working precision.
     """
-    return _solve_with_scipy(C, columns) if len(C) <= MAX_SCIPY_ROWS else _solve_with_torch(C, columns)
+    uses_scipy = len(C) <= MAX_SCIPY_ROWS or torch.get_num_threads() == 1
+    return _solve_with_scipy(C, columns) if uses_scipy else _solve_with_torch(C, columns)
 
 
 def _solve_with_scipy(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -7,6 +7,7 @@ Derivatives by a symmetric matrix need not be symmetric: only their symmetric pa
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from gpytorch.constraints import Interval
 from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKernel, ScaleKernel
 from scipy.special import expit
 
+from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.model.mean_noise import OutputMean, OutputNoise, PolynomialMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
@@ -21,6 +23,7 @@ from ovkgp.kernels import (
     DecomposableKernel,
     FreeMatrix,
     FullMatrix,
+    FunctionValuedKernel,
     IndependentKernel,
     MeanRegularizedMatrix,
     OutputMatrix,
@@ -31,7 +34,9 @@ from ovkgp.kernels import (
 
 MAX_STORED_DIFFERENCES = 20_000_000
 """Maximum number of stored squared differences (160 MB); for more, torch's overhead is negligible."""
-MAX_DIFFERENCE_COLUMNS = 6  # with more columns, distances for several lengthscales are computed by matrix products
+MAX_DIFFERENCE_COLUMNS, MAX_ARD_DIFFERENCES = 6, 300_000
+"""With more columns, or more stored differences, distances for several lengthscales are computed by matrix products."""
+BLOCK_ENTRIES = 2**15  # entries of a kernel matrix (256 kB) that are computed together
 
 Backward = Callable[[np.ndarray, np.ndarray], None]
 """Takes the derivatives by a value and the vector of those by θ, to which it adds."""
@@ -80,13 +85,8 @@ class Reference:
             out[self.position] += by_value.ravel() if isinstance(by_value, np.ndarray) else by_value
 
 
-class ScaledNode:
-    """v A, for a scalar v and the matrix A of another node.
-
-    A node of a kernel has also `cross(thetas, Z, X)`, the covariances (S, m, n) of points Z (m, d) with points X, or the rows of
-    the data if X is None, at S values of θ, and
-    `variances(thetas, Z)`, the prior variances (S, m) of Z; either may have one entry for all S.
-    """
+class ScaledOutputs:
+    """v A, for a scalar v and the matrix A of another node."""
 
     def __init__(self, scale: Reference, inner):
         self.scale, self.inner = scale, inner
@@ -95,17 +95,11 @@ class ScaledNode:
         matrix, inner_backward = self.inner.matrix(theta)
         scale = self.scale.number(theta)
 
-        def backward(G: np.ndarray, out: np.ndarray) -> None:
-            self.scale.add(out, np.vdot(G, matrix))
-            inner_backward(scale * G, out)
+        def backward(A: np.ndarray, out: np.ndarray) -> None:
+            self.scale.add(out, np.vdot(A, matrix))
+            inner_backward(scale * A, out)
 
         return scale * matrix, backward
-
-    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
-        return self.scale.numbers(thetas)[:, None, None] * self.inner.cross(thetas, Z, X)
-
-    def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        return self.scale.numbers(thetas)[:, None] * self.inner.variances(thetas, Z)
 
 
 class NumpyVector:
@@ -247,6 +241,46 @@ class ConstantOutputs:
         return self.value, lambda A, out: None
 
 
+class KroneckerOutputs:
+    """A ⊗ B of two nodes (m, m) and (q, q)."""
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
+        (A, first_backward), (B, second_backward) = self.first.matrix(theta), self.second.matrix(theta)
+
+        def backward(G: np.ndarray, out: np.ndarray) -> None:
+            blocks = G.reshape(len(A), len(B), len(A), len(B))
+            first_backward(np.einsum("iajb,ab->ij", blocks, B), out)
+            second_backward(np.einsum("iajb,ij->ab", blocks, A), out)
+
+        return np.kron(A, B), backward
+
+
+class CurveNoiseNode:
+    """K' ⊗ B + diag exp(2 H s) of a `CurveNoise`: the node of K' ⊗ B or None, the weights H (m, K), and s (K, q)."""
+
+    def __init__(self, deviation, weights: np.ndarray, log_scale: Reference):
+        self.deviation, self.weights, self.log_scale = deviation, weights, log_scale
+
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
+        white = np.exp(2 * self.weights @ self.log_scale.value(theta))  # (m, q)
+        if self.deviation is None:
+            matrix, inner_backward = np.diag(white.ravel()), None
+        else:
+            smooth, inner_backward = self.deviation.matrix(theta)
+            matrix = smooth.copy()
+            matrix.flat[:: len(matrix) + 1] += white.ravel()
+
+        def backward(A: np.ndarray, out: np.ndarray) -> None:
+            self.log_scale.add(out, self.weights.T @ (2 * white * A.diagonal().reshape(white.shape)))
+            if inner_backward is not None:
+                inner_backward(A, out)
+
+        return matrix, backward
+
+
 class Variances:
     """A diagonal noise exp(2s), with one s or one per output."""
 
@@ -321,14 +355,28 @@ def make_output_node(module: OutputMatrix, vector: NumpyVector):
     return ConstantOutputs(module().detach().double().cpu().numpy())
 
 
-def make_noise_node(noise: OutputNoise, vector: NumpyVector, index: int | None = None) -> Variances | CholeskyOutputs:
+def make_noise_node(
+    noise: OutputNoise | CurveNoise, vector: NumpyVector, index: int | None = None
+) -> Variances | CholeskyOutputs | CurveNoiseNode:
     """Return the node of a noise that is equal at all rows; of one output if `index` is given."""
+    if type(noise) is CurveNoise and index is None:
+        return _curve_noise_node(noise, vector)
     if type(noise) is not OutputNoise:
         raise NoAnalyticForm(f"the noise {type(noise).__name__}")
     if noise.is_diagonal:
         log_scale = vector.reference(noise, "log_scale")
         return Variances(log_scale, noise.num_outputs) if index is None else Variances(log_scale.column(index), 1)
     return CholeskyOutputs.of(noise, vector)
+
+
+def _curve_noise_node(noise: CurveNoise, vector: NumpyVector) -> CurveNoiseNode:
+    deviation = None
+    if noise.deviation is not None:
+        deviation = make_kernel_node(noise.deviation, noise.tasks.cpu().numpy(), vector)
+        if noise.channel_matrix is not None:
+            deviation = KroneckerOutputs(deviation, make_output_node(noise.channel_matrix, vector))
+    weights = noise.weights(noise.tasks).cpu().numpy()
+    return CurveNoiseNode(deviation, weights, vector.reference(noise, "log_scale"))
 
 
 def make_mean_node(mean: OutputMean, data: Observations, vector: NumpyVector, index: int | None = None):
@@ -351,7 +399,7 @@ def make_output_factor_node(kernel: Kernel, vector: NumpyVector):
     """Return the node of Γ of separable random features: the output matrix times every outputscale."""
     if type(kernel) is ScaleKernel:
         scale = vector.reference(kernel, "raw_outputscale")
-        return ScaledNode(scale, make_output_factor_node(kernel.base_kernel, vector))
+        return ScaledOutputs(scale, make_output_factor_node(kernel.base_kernel, vector))
     if type(kernel) is DecomposableKernel:
         matrix = make_output_node(kernel.output_module, vector)
         if isinstance(matrix, ConstantOutputs):  # its factor drops small directions
@@ -360,7 +408,7 @@ def make_output_factor_node(kernel: Kernel, vector: NumpyVector):
         inner = kernel.base_kernel
         while type(inner) is ScaleKernel:
             scale = vector.reference(inner, "raw_outputscale")
-            matrix, inner = ScaledNode(scale, matrix), inner.base_kernel
+            matrix, inner = ScaledOutputs(scale, matrix), inner.base_kernel
         if isinstance(inner, AdditiveKernel) or is_operator_valued(inner):
             raise NoAnalyticForm(f"the kernel {type(inner).__name__}")
         return matrix
@@ -380,9 +428,16 @@ def make_separable_nodes(kernel: Kernel, X: np.ndarray, vector: NumpyVector) -> 
         return [term for part in kernel.kernels for term in make_separable_nodes(part, X, vector)]
     if kind is ScaleKernel:
         scale = vector.reference(kernel, "raw_outputscale")
-        return [(k, ScaledNode(scale, outputs)) for k, outputs in make_separable_nodes(kernel.base_kernel, X, vector)]
+        return [
+            (k, ScaledOutputs(scale, outputs)) for k, outputs in make_separable_nodes(kernel.base_kernel, X, vector)
+        ]
     if kind is DecomposableKernel:
         return [(make_kernel_node(kernel.base_kernel, X, vector), make_output_node(kernel.output_module, vector))]
+    if kind is FunctionValuedKernel and kernel.tasks is not None:
+        tasks = make_kernel_node(kernel.task_kernel, kernel.tasks.cpu().double().numpy(), vector)
+        inner = make_separable_nodes(kernel.input_kernel, X, vector)
+        is_vector = is_operator_valued(kernel.input_kernel)
+        return [(k, KroneckerOutputs(tasks, outputs) if is_vector else tasks) for k, outputs in inner]
     if kind is IndependentKernel:
         units = np.eye(num_outputs(kernel))
         pairs = zip(kernel.kernels, units, strict=True)
@@ -404,13 +459,13 @@ def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_call
     kind = type(kernel)
     if kind is ScaleKernel:
         scale = vector.reference(kernel, "raw_outputscale")
-        return ScaledNode(scale, make_kernel_node(kernel.base_kernel, X, vector, is_called=False))
+        return ScaledKernel(scale, make_kernel_node(kernel.base_kernel, X, vector, is_called=False))
     if kind is AdditiveKernel:
         return Sum([make_kernel_node(part, X, vector) for part in kernel.kernels])
     if kind is ConstantKernel:
-        return ScaledNode(vector.reference(kernel, "raw_constant"), Ones(len(X)))
+        return ScaledKernel(vector.reference(kernel, "raw_constant"), Ones(len(X)))
     if kind is LinearKernel and kernel.ard_num_dims is None:
-        return ScaledNode(vector.reference(kernel, "raw_variance"), InnerProducts(X))
+        return ScaledKernel(vector.reference(kernel, "raw_variance"), InnerProducts(X))
     record = find_record(kernel)
     if record is None or record.profile is None:
         raise NoAnalyticForm(f"the kernel {kind.__name__}")
@@ -420,7 +475,31 @@ def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_call
     return Radial(record.profile, kernel, X, references)
 
 
-class Radial:
+class KernelNode:
+    """A scalar kernel at n rows of data.
+
+    `add_to(total, theta, factor)` adds `factor` times its matrix to `total` (n, n) in place; the function that it returns takes
+    derivatives G by `total`, adds those by θ to a vector, and returns ⟨G, matrix⟩. `cross(thetas, Z, X)` are the covariances
+    (S, m, n) of points Z (m, d) with points X, or the rows of the data if X is None, at S values of θ, and `variances(thetas, Z)`
+    the prior variances (S, m) of Z; either may have one entry for all S.
+    """
+
+    num_rows: int
+
+    def matrix(self, theta: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, Backward]:
+        """Return the matrix (n, n), a new one or written to `out`, and the function that propagates derivatives by it."""
+        total = np.empty((self.num_rows, self.num_rows)) if out is None else out
+        total.fill(0.0)
+        return total, self.add_to(total, theta, 1.0)
+
+    @cached_property
+    def blocks(self) -> list[slice]:
+        """Blocks of rows whose intermediate results stay in the cache."""
+        size = max(BLOCK_ENTRIES // self.num_rows, 1)
+        return [slice(start, start + size) for start in range(0, self.num_rows, size)]
+
+
+class Radial(KernelNode):
     """κ(s), s = Σ_i (x_i − z_i)²/ℓ_i², at the columns X (n, d), from the profile of the kernel and its parameters.
 
     Squared differences are stored for few rows and columns; for more, s and its gradient are matrix products, O(n²d) without an
@@ -429,51 +508,76 @@ class Radial:
 
     def __init__(self, profile: Callable, kernel: Kernel, X: np.ndarray, references: dict[str, Reference]):
         self.profile, self.kernel, self.others, self.X = profile, kernel, dict(references), X
-        self.lengthscale = self.others.pop("lengthscale")
+        self.num_rows, self.lengthscale = len(X), self.others.pop("lengthscale")
         is_ard = self.lengthscale.shape[-1] > 1
-        is_large = X.shape[1] > MAX_DIFFERENCE_COLUMNS or X.size * len(X) > MAX_STORED_DIFFERENCES
+        is_large = X.shape[1] > MAX_DIFFERENCE_COLUMNS or X.size * len(X) > MAX_ARD_DIFFERENCES
         self.uses_products = is_ard and is_large
         self.squares = None if self.uses_products else _squared_differences(X, X, separate=is_ard)
 
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
+    def add_to(self, total: np.ndarray, theta: np.ndarray, factor: float) -> Callable:
         ell = self.lengthscale.value(theta).ravel()
         others = {name: reference.number(theta) for name, reference in self.others.items()}
         scaled = self.X / ell if self.uses_products else None
-        s = _squared_distances(scaled) if self.uses_products else _weigh(self.squares, ell[None])[0]
-        K, first, _, by_parameter = self.profile(np, s, self.kernel, **others)
+        norms = np.square(scaled).sum(1) if self.uses_products else None
 
-        def backward(G: np.ndarray, out: np.ndarray) -> None:
-            M = G * first()
+        def evaluate(rows: slice):
             if self.uses_products:
-                M = M + M.T  # Σ_ij M_ij (z_i − z_j)² = Σ_i z_i² Σ_j (M + Mᵀ)_ij − zᵀ (M + Mᵀ) z
-                by_log = -2 * (M.sum(1) @ np.square(scaled) - (scaled * (M @ scaled)).sum(0))
-                self.lengthscale.add(out, by_log / ell)
+                s = _squared_distances(scaled, norms, rows)
             else:
-                by_inverse = self.squares.reshape(len(ell), -1) @ M.ravel()
-                self.lengthscale.add(out, -2 * by_inverse / ell**3)
-            for name, reference in self.others.items():
-                reference.add(out, np.vdot(G, by_parameter[name]()))
+                s = _weigh(self.squares[:, rows], ell[None])[0]
+            return self.profile(np, s, self.kernel, **others)
 
-        return K, backward
+        for rows in self.blocks:
+            found = evaluate(rows)
+            total[rows] += factor * found.value
+
+        def backward(G: np.ndarray, out: np.ndarray) -> float:
+            by_log, by_others, product = 0.0, dict.fromkeys(self.others, 0.0), 0.0
+            for (
+                rows
+            ) in self.blocks:  # with several blocks, fresh memory for all would take longer than a second evaluation
+                value, first, _, by_parameter = found if len(self.blocks) == 1 else evaluate(rows)
+                own = G[rows]
+                M = own * first()
+                if self.uses_products:  # Σ_ij M_ij (z_i − z_j)² = Σ_i z_i² Σ_j (M_ij + M_ji) − 2 zᵀ M z
+                    squares = M.sum(1) @ np.square(scaled[rows]) + M.sum(0) @ np.square(scaled)
+                    by_log += squares - 2 * (scaled[rows] * (M @ scaled)).sum(0)
+                else:
+                    by_log += self.squares[:, rows].reshape(len(ell), -1) @ M.ravel() / ell**2
+                for name in self.others:
+                    by_others[name] += np.vdot(own, by_parameter[name]())
+                product += np.vdot(own, value)
+            self.lengthscale.add(out, -2 * factor * by_log / ell)
+            for name, reference in self.others.items():
+                reference.add(out, factor * by_others[name])
+            return product
+
+        return backward
 
     def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         ell = self.lengthscale.entries(thetas)
         squares = _squared_differences(Z, self.X if X is None else X, separate=ell.shape[1] > 1)
         others = {name: reference.numbers(thetas)[:, None, None] for name, reference in self.others.items()}
-        return self.profile(np, _weigh(squares, ell), self.kernel, **others).value
+        found, size = np.empty((len(thetas), *squares.shape[1:])), max(4 * BLOCK_ENTRIES // squares[0].size, 1)
+        for start in range(0, len(thetas), size):
+            some = slice(start, start + size)
+            s, own = _weigh(squares, ell[some]), {name: values[some] for name, values in others.items()}
+            found[some] = self.profile(np, s, self.kernel, **own).value
+        return found
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return np.ones((len(thetas), len(Z)))
 
 
-class Ones:
+class Ones(KernelNode):
     """k(x, z) = 1."""
 
     def __init__(self, num_rows: int):
         self.num_rows = num_rows
 
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        return np.ones((self.num_rows, self.num_rows)), lambda G, out: None
+    def add_to(self, total: np.ndarray, theta: np.ndarray, factor: float) -> Callable:
+        total += factor
+        return lambda G, out: G.sum()
 
     def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         return np.ones((1, len(Z), self.num_rows if X is None else len(X)))
@@ -482,14 +586,16 @@ class Ones:
         return np.ones((1, len(Z)))
 
 
-class InnerProducts:
+class InnerProducts(KernelNode):
     """k(x, z) = x · z."""
 
     def __init__(self, X: np.ndarray):
-        self.X, self.products = X, X @ X.T
+        self.X, self.num_rows, self.products = X, len(X), X @ X.T
 
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        return self.products, lambda G, out: None
+    def add_to(self, total: np.ndarray, theta: np.ndarray, factor: float) -> Callable:
+        for rows in self.blocks:
+            total[rows] += factor * self.products[rows]
+        return lambda G, out: np.vdot(G, self.products)
 
     def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         return (Z @ (self.X if X is None else X).T)[None]
@@ -498,20 +604,39 @@ class InnerProducts:
         return np.square(Z).sum(1)[None]
 
 
-class Sum:
+class ScaledKernel(KernelNode):
+    """v k, for a scalar v and another kernel."""
+
+    def __init__(self, scale: Reference, inner: KernelNode):
+        self.scale, self.inner, self.num_rows = scale, inner, inner.num_rows
+
+    def add_to(self, total: np.ndarray, theta: np.ndarray, factor: float) -> Callable:
+        scale = self.scale.number(theta)
+        inner_backward = self.inner.add_to(total, theta, factor * scale)
+
+        def backward(G: np.ndarray, out: np.ndarray) -> float:
+            product = inner_backward(G, out)
+            self.scale.add(out, factor * product)
+            return scale * product
+
+        return backward
+
+    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
+        return self.scale.numbers(thetas)[:, None, None] * self.inner.cross(thetas, Z, X)
+
+    def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return self.scale.numbers(thetas)[:, None] * self.inner.variances(thetas, Z)
+
+
+class Sum(KernelNode):
     """k_1 + k_2 + …"""
 
-    def __init__(self, parts: list):
-        self.parts = parts
+    def __init__(self, parts: list[KernelNode]):
+        self.parts, self.num_rows = parts, parts[0].num_rows
 
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        found = [part.matrix(theta) for part in self.parts]
-
-        def backward(G: np.ndarray, out: np.ndarray) -> None:
-            for _, one in found:
-                one(G, out)
-
-        return sum(K for K, _ in found), backward
+    def add_to(self, total: np.ndarray, theta: np.ndarray, factor: float) -> Callable:
+        found = [part.add_to(total, theta, factor) for part in self.parts]
+        return lambda G, out: sum(backward(G, out) for backward in found)
 
     def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         return sum(part.cross(thetas, Z, X) for part in self.parts)
@@ -534,13 +659,11 @@ def _weigh(squares: np.ndarray, ell: np.ndarray) -> np.ndarray:
     return (ell**-2 @ squares.reshape(len(squares), -1)).reshape(-1, *squares.shape[1:])
 
 
-def _squared_distances(X: np.ndarray) -> np.ndarray:
-    """Return the squared distances (n, n) between rows, from their products."""
-    products = X @ X.T
-    norms = products.diagonal().copy()
-    products *= -2
+def _squared_distances(X: np.ndarray, norms: np.ndarray, rows: slice) -> np.ndarray:
+    """Return the squared distances (m, n) of some rows from all, with ‖x‖² (n,) given, from their products."""
+    products = X[rows] @ (-2 * X).T
     products += norms
-    products += norms[:, None]
+    products += norms[rows, None]
     np.maximum(products, 0.0, out=products)
-    products.flat[:: len(X) + 1] = 0.0
+    products.reshape(-1)[rows.start :: len(X) + 1] = 0.0  # the diagonal
     return products

@@ -236,6 +236,7 @@ class VariationalGP(Module):
         *,
         batch_size: int | None = None,
         init: str = "auto",
+        restarts: int = 1,
         max_iter: int = 200,
         tolerance: float = 1e-5,
         epochs: int | None = None,
@@ -257,6 +258,8 @@ class VariationalGP(Module):
         init : {"auto", "data", "current"}, default="auto"
             Initial values: computed from the data, the current ones, or the better of both (from the data if in
             batches).
+        restarts : int, default=1
+            Number of optimization runs, as for `OperatorValuedGP.fit`. Ignored in batches.
         max_iter, tolerance : int and float, default=200 and 1e-5
             Maximum number of L-BFGS iterations, and their tolerance per observed entry.
         epochs : int or None, default=None
@@ -287,12 +290,12 @@ class VariationalGP(Module):
         data = self.observe(X, Y, noise, random_state=random_state)
         initialization = initialize(self, data)
         options = {"bounds": initialization.bounds, "scales": initialization.scales}
-        initial_states = initialization.initial_states(self, init)
+        initial_states = initialization.initial_states(self, data, init)
         if batch_size is None:
             collapsed, log_prior = CollapsedBound(self, data, update_basis=True), LogPrior(self)
             with self.report_hyperparameters_on_failure():
                 options |= {"initial_states": initial_states, "scale": data.num_observed, "verbose": verbose}
-                options |= {"max_iter": max_iter, "tolerance": tolerance}
+                options |= {"restarts": restarts, "max_iter": max_iter, "tolerance": tolerance}
                 if init != "current":
                     vector = ParameterVector(self, initialization.bounds, initialization.scales)
                     options["initial_points"] = grid_around(self, data, vector, initialization)

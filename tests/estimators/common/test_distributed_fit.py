@@ -90,9 +90,8 @@ def test_saved_distributed_model_predicts_in_one_process(shared):
     np.testing.assert_allclose(loaded.partial_fit(X[:9] + 0.1, Y[:9]).predict(X), further.predict(X), atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("size", "dying", "when"), [pytest.param(3, 1, "reading", marks=pytest.mark.slow), (2, 0, "training")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "dying", "when"), [(3, 1, "reading"), (2, 0, "training")])
 def test_distributed_fit_raises_if_a_process_is_killed(size, dying, when, tmp_path):
     codes = bare(size, "lose_a_rank.py", tmp_path, dying, when)
     assert [code != 0 for code in codes] == [rank == dying for rank in range(size)]

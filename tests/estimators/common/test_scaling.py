@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.estimators.common.scaling import CHUNK_ROWS, Moments, Scaling
+from ovkgp.estimators.common.scaling import CHUNK_ROWS, Moments, Scaling, in_original_units
 
 
 def columns(n=200, seed=0):
@@ -92,3 +92,11 @@ def test_scaling_divides_constant_columns_by_their_absolute_value():
     Y = np.c_[np.full(9, -3.0), np.zeros(9), np.arange(9.0)]
     scaling = Scaling.of(Y, Y, scale_inputs=True, shared=False)
     np.testing.assert_allclose(scaling.output_scale, [3.0, 1.0, np.std(np.arange(9.0))])
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_slope_variances_of_extreme_units_do_not_overflow(unit):
+    scaling = Scaling(np.zeros(2), np.array([unit, 2 * unit]), np.zeros(1), np.array([unit]))
+    with np.errstate(all="raise"):
+        found = in_original_units("0.variance", np.array(3.0), "independent", scaling)
+    np.testing.assert_allclose(found, [3.0, 0.75], rtol=1e-12)

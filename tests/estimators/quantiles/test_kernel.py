@@ -27,8 +27,8 @@ from ovkgp.estimators.quantiles.kernel import (
     quadratic_monomials,
 )
 from ovkgp.estimators.quantiles.rows import QuantileRows
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.tasks.factors import KernelFactor
 from ovkgp.inference.training.initial_grid import make_lengthscale_grid
 from ovkgp.inference.training.lbfgs import find_mode
 from ovkgp.kernels.records import named_kernels

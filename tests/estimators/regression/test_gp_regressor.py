@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from linear_operator import to_dense
@@ -220,7 +221,7 @@ def test_known_noise_downweights_entries():
 
 
 @pytest.mark.parametrize("kernel", ["independent", "decomposable", "lmc"])
-@pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
+@pytest.mark.parametrize("approximation", ["exact", "orff", pytest.param("nystrom", marks=pytest.mark.slow)])
 def test_named_kernels_and_approximations_recover_the_functions(kernel, approximation):
     X, Y, truth = smooth(80, missing=0.15)
     model = ovkgp.GPRegressor(kernel=kernel, approximation=approximation, num_frequencies=40, random_state=0).fit(X, Y)
@@ -284,7 +285,9 @@ def functions_of_equal_smoothness(X, rng):
     return np.linalg.cholesky(K + 1e-8 * np.eye(len(X))) @ rng.standard_normal((len(X), 3))
 
 
-@pytest.mark.parametrize("truths", [functions_of_different_smoothness, functions_of_equal_smoothness])
+@pytest.mark.parametrize(
+    "truths", [functions_of_different_smoothness, pytest.param(functions_of_equal_smoothness, marks=pytest.mark.slow)]
+)
 def test_auto_kernel_predicts_like_independent_on_independent_outputs(truths):
     """On independent outputs the default loses at most 0.02 nats per observation to independent GPs, out of sample."""
     gain = []
@@ -742,3 +745,61 @@ def test_vector_field_is_a_candidate_of_auto_with_similar_scales():
     assert np.isfinite(model.predict(X)).all() and "lengthscale" in model.summary()
     scaled = ovkgp.GPRegressor(random_state=0).fit(X, Y * [1.0, 1000.0])
     assert "helmholtz" not in scaled.candidates_
+
+
+# --- optimization runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"kernel": "decomposable"}, {"likelihood": "student_t", "num_frequencies": 15}]
+)
+def test_restarts_never_lower_the_objective(options):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 3, (40, 1))
+    Y = np.sin(4 * X) + 0.2 * rng.standard_normal((40, 1 if options.get("likelihood") else 2))
+    one, four = (ovkgp.GPRegressor(**options, restarts=k, random_state=0).fit(X, Y).fit_report_ for k in (1, 4))
+    assert four.evaluations > one.evaluations and four.objective >= one.objective - 1e-3
+    if options.get("kernel"):
+        assert len(four.restarts) == 4 and max(four.restarts) == four.objective
+
+
+def test_restarts_must_be_positive():
+    with pytest.raises(ovkgp.exceptions.OptionError, match="restarts"):
+        ovkgp.GPRegressor(restarts=0).fit(np.arange(4.0)[:, None], np.arange(4.0))
+
+
+# --- log density ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["decomposable", "independent"])
+def test_joint_log_density_is_that_of_the_predicted_normal_distribution(kernel):
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((30, 2)), 100 + 7 * rng.standard_normal((30, 2)).cumsum(1)
+    model = ovkgp.GPRegressor(kernel, hyperparameters="evidence", random_state=0).fit(X[:20], Y[:20])
+    mean, cov = model.predict(X[20:], return_cov=True)
+    expected = [scipy.stats.multivariate_normal.logpdf(y, m, c) for y, m, c in zip(Y[20:], mean, cov, strict=True)]
+    np.testing.assert_allclose(model.log_density(X[20:], Y[20:]), expected, rtol=1e-8)
+    half = Y[20:].copy()
+    half[:, 1] = np.nan
+    np.testing.assert_allclose(model.log_density(X[20:], half), model.log_density(X[20:], half, joint=False)[:, 0])
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_joint_log_density_of_the_default_is_invariant_to_units(p):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((40, 1))
+    Y = np.sin(X) + rng.standard_normal((40, 1)) * 0.3 + 0.1 * rng.standard_normal((40, p))
+    one, other = (ovkgp.GPRegressor(random_state=0).fit(X, scale * Y) for scale in (1.0, 50.0))
+    found = one.log_density(X, Y)
+    np.testing.assert_allclose(other.log_density(X, 50 * Y), found - p * np.log(50), atol=1e-5)
+    entries = one.log_density(X, Y, joint=False).reshape(40, p).sum(1)
+    assert found.mean() > entries.mean() + 0.2 if p == 2 else np.allclose(found, entries)
+
+
+def test_joint_log_density_of_other_likelihoods_is_rejected():
+    model = ovkgp.GPRegressor(likelihood="student_t", num_frequencies=5).fit(
+        np.arange(8.0)[:, None], np.arange(8.0) % 3
+    )
+    with pytest.raises(ovkgp.exceptions.OptionError, match="not Gaussian"):
+        model.log_density([[1.0]], [1.0])
+    assert model.log_density([[1.0]], [1.0], joint=False).shape == (1,)

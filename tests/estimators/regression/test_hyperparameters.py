@@ -672,3 +672,29 @@ def test_summary_lists_posterior_means_and_diagnostics(fitted):
         expected = [draws.mean(), draws.std(), *np.quantile(draws, [0.05, 0.95])]
         np.testing.assert_allclose([mean, std, low, high], expected, rtol=1e-3)
     assert "drawn by laplace: 1 × 60 draws; predictions average over 5 draws; Pareto k̂" in text
+
+
+def test_export_of_a_mixture_has_draws_and_weights_of_its_candidates():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (25, 3))
+    Y = 10 * np.c_[np.sin(X[:, 0]), X[:, 1]] + rng.standard_normal((25, 2))
+    model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    posterior, stack = model.to_arviz()["posterior"], model.posterior_
+    assert dict(zip(posterior["candidate"].values, posterior["weight"].values[0, 0], strict=True)) == pytest.approx(
+        dict(zip((one.name for one in stack.candidates), stack.weights, strict=True))
+    )
+    assert posterior.sizes["draw"] == 32
+    for candidate, part in zip(stack.candidates, stack.parts, strict=True):
+        prefix = "" if candidate.name == next(iter(model.candidates_)) else f"{candidate.name}."
+        noise = posterior[f"{prefix}noise"]
+        assert noise.dims == ("chain", "draw", "output")
+        expected = np.diag(part.noise.numpy()) * model.scaling_.output_scale**2  # weighted mean of the draws
+        np.testing.assert_allclose(noise.mean(("chain", "draw")), expected, rtol=0.1)
+        assert (noise.std(("chain", "draw")) > 0).all()
+
+
+def test_export_of_a_mixture_at_its_mode_has_one_draw():
+    X = np.linspace(0, 5, 20)[:, None]
+    model = ovkgp.GPRegressor(hyperparameters="evidence", random_state=0).fit(X, np.sin(X[:, 0]))
+    posterior = model.to_arviz()["posterior"]
+    assert posterior.sizes["draw"] == 1 and float(posterior["weight"].sum()) == pytest.approx(1.0)

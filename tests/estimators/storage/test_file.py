@@ -287,6 +287,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_killed_process_leaves_complete_file(path):
     """A process that rewrites the model in a loop is killed three times."""
     for wait in (0.01, 0.013, 0.02):

@@ -45,6 +45,7 @@ from ovkgp.kernels import (
     FullMatrix,
     FunctionValuedKernel,
     GaussianCurveKernel,
+    GeneralMaternKernel,
     GraphMatrix,
     HelmholtzKernel,
     IndependentKernel,
@@ -58,6 +59,7 @@ from ovkgp.kernels import (
     WarpedKernel,
     neighbor_laplacian,
 )
+from ovkgp.kernels.curves import AdditiveCurveKernel
 from ovkgp.kernels.records import registered_records
 
 CHAIN = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 2.0, 0.0]])
@@ -76,6 +78,7 @@ MORE = {
     "polynomial and constant": lambda: PolynomialKernel(power=3) + ConstantKernel(),
     "exponentiated chi2": lambda: ExponentiatedChi2Kernel(),
     "gaussian curves": lambda: GaussianCurveKernel(num_channels=2),
+    "additive curves": lambda: AdditiveCurveKernel(position_lengthscale=0.3),
     "laplace curves": lambda: LaplaceCurveKernel(weights=torch.tensor([0.3, 0.7])),
     "columns of a scaled sum": lambda: ScaleKernel(RBFKernel() + CosineKernel(), active_dims=[1]),
     "scaled columns": lambda: ScaleKernel(PeriodicKernel(active_dims=[1, 0])),
@@ -88,6 +91,7 @@ MORE = {
     "skewed group": lambda: WarpedKernel(RBFKernel(), GROUPS[2], active_dims=[1]),
     "several periods": lambda: WarpedKernel(RBFKernel(), CyclicGroup([1.5, 2.5])),
     "warped outputs": lambda: WarpedKernel(DecomposableKernel(RBFKernel(), 2), MultiplicativeGroup(2)),
+    "matern of any order": lambda: GeneralMaternKernel(nu=1.7, ard_num_dims=2),
     "helmholtz of different kernels": lambda: HelmholtzKernel(RQKernel(ard_num_dims=2), MaternKernel(nu=1.5)),
     "delays per column": lambda: TransformableKernel(RBFKernel(), [Delay(torch.tensor([0.1, 0.2])), Delay(0.3)]),
     "tasks in the plane": lambda: FunctionValuedKernel(RBFKernel(), RQKernel(ard_num_dims=2), tasks=SAMPLE[:, :2]),

@@ -28,6 +28,7 @@ from ovkgp import GPRegressor
 from ovkgp.estimators.storage import file as model_file
 from ovkgp.estimators.storage.file import FORMAT_VERSION, read_model, write_model
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError, OvkgpError
+from ovkgp.inference.algebra.kronecker_missing import MissingSolver
 from ovkgp.inference.strategies import features as features_strategy
 from ovkgp.inference.strategies import selection as strategies
 from ovkgp.kernels import DecomposableKernel, KnownMatrix
@@ -258,6 +259,16 @@ def test_loaded_iterative_posterior_predicts_the_same(kernel, noise, path, monke
     assert type(loaded.posterior_.solver).__name__ == "IterativeSolver"
     assert loaded.posterior_.log_evidence_error == model.posterior_.log_evidence_error > 0
     assert_equal_predictions(model, loaded, *data)
+
+
+def test_loaded_model_with_few_missing_outputs_keeps_kronecker_products(path):
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(70, 2)), rng.normal(size=(70, 9))
+    Y[rng.random(Y.shape) < 0.05] = np.nan
+    model = GPRegressor("decomposable", noise="full", hyperparameters="fixed").fit(X, Y)
+    loaded = through(model, path)
+    assert type(model.posterior_.solver) is type(loaded.posterior_.solver) is MissingSolver
+    assert_equal_predictions(model, loaded, X, Y)
 
 
 @pytest.mark.parametrize("case", ["exact", "features", "missing", "independent"])

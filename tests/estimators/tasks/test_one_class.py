@@ -154,6 +154,7 @@ def test_bt_e_35_both_kernels_of_the_levels_are_supported(tmp_path):
 # --- scores, nesting --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_level_score_is_a_p_value():
     """LT-107: a fraction ν of new points has s < ν."""
     scores = np.concatenate(

@@ -322,7 +322,10 @@ def test_uniform_bound_holds_over_200_draws(kernel, epsilon):
 
 
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: type(k).__name__)
-@pytest.mark.parametrize(("method", "bounded"), [("dimension", True), ("intrinsic", True), ("orlicz", False)])
+@pytest.mark.parametrize(
+    ("method", "bounded"),
+    [("dimension", True), pytest.param("intrinsic", True, marks=pytest.mark.slow), ("orlicz", False)],
+)
 def test_pointwise_bounds_hold(kernel, method, bounded):
     X = torch.tensor([[0.0, 0.0], [0.8, -0.4], [1.5, 1.0]], dtype=torch.float64)
     found = errors(kernel, X, 60, 300, bounded)

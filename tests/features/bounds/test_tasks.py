@@ -13,7 +13,7 @@ from ovkgp.features.bounds import (
     task_stability,
     task_value_bound,
 )
-from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import CostSensitiveHinge, IntegralLoss, Pinball, gauss_legendre, sobol, star_discrepancy

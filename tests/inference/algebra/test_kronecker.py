@@ -388,3 +388,20 @@ def test_ridge_file_restores_bit_for_bit(tmp_path):
         assert np.array_equal(mine, yours)
     assert torch.equal(loaded.posterior_.noise_path([0.5]), ridge.posterior_.noise_path([0.5]))
     assert np.array_equal(ridge.sample_functions(2, random_state=0)(X), loaded.sample_functions(2, random_state=0)(X))
+
+
+def test_kronecker_solver_with_another_noise_equals_a_new_one():
+    generator = torch.Generator().manual_seed(0)
+    X, root = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((6, 2), (3, 3)))
+    K, output_matrix = X @ X.mT + torch.eye(6).double(), root @ root.mT
+    noise, residuals = (
+        torch.diag(torch.tensor([0.5, 1.0, 2.0]).double()),
+        torch.randn(6, 3, generator=generator).double(),
+    )
+    changed = KroneckerSolver(K, output_matrix, noise, residuals).with_noise(0.3)
+    expected = KroneckerSolver(K, output_matrix, 0.3 * noise, residuals)
+    torch.testing.assert_close(changed.alpha, expected.alpha)
+    torch.testing.assert_close(changed.log_density, expected.log_density)
+    rhs = torch.randn(18, 2, generator=generator).double()
+    torch.testing.assert_close(changed.solve(rhs), expected.solve(rhs))
+    torch.testing.assert_close(changed.explained(K[:2], "diag"), expected.explained(K[:2], "diag"))

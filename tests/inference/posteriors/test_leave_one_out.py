@@ -12,6 +12,8 @@ from ovkgp.kernels import KnownMatrix
 CASES = {
     "kronecker": dict(name="icm, rank 2", missing=0.0, noise="vector"),
     "kronecker, singular, full noise": dict(name="icm, singular", missing=0.0, noise="matrix"),
+    "kronecker_missing": dict(name="icm, rank 2", noise="vector", strategy="kronecker_missing"),
+    "kronecker_missing, full noise": dict(name="function-valued", noise="matrix", strategy="kronecker_missing"),
     "dense": dict(name="curl-free", missing=0.0, noise="float"),
     "dense, missing": dict(name="helmholtz", noise="vector"),
     "dense, missing, full noise": dict(name="icm, rank 2", noise="matrix"),

@@ -22,6 +22,8 @@ NYSTROM = ("icm, singular", "lmc", "independent", "curl-free", "transformable", 
 
 CASES = {
     "kronecker": dict(name="icm, rank 2", noise="matrix", missing=0.0),
+    "kronecker_missing": dict(name="icm, rank 2", noise="vector", strategy="kronecker_missing"),
+    "kronecker_missing, full noise": dict(name="function-valued", noise="matrix", strategy="kronecker_missing"),
     "dense": dict(name="helmholtz", noise="vector"),
     "iterative": dict(name="lmc", noise="known", strategy="iterative"),
     "features, shared": dict(name="icm, rank 2", noise="vector", missing=0.0, features="orff", n=40),

@@ -138,6 +138,7 @@ def test_batch_error_falls_with_the_root_of_the_iterations():
     assert 2.0 < early / late < 8.0  # 4 = √16
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:solver=.doubly_sgd:ovkgp.exceptions.FitWarning")  # few iterations
 def test_default_rate_converges_over_blocks():
     X, Y = data()

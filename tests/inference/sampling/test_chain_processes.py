@@ -56,6 +56,11 @@ def test_interrupt_keeps_draws_of_all_processes(two_workers):
     assert not mp.active_children()  # which also joins processes that have ended
 
 
+def test_interrupt_inside_a_process_is_raised(two_workers):
+    with pytest.raises(KeyboardInterrupt, match="before the first draw"):
+        sample_nuts(correlated(interrupt_at=60), 50, 50, 2, [1, 2])
+
+
 def test_error_of_a_chain_is_raised(two_workers):
     class Hole(Gaussian):
         def __call__(self, u):

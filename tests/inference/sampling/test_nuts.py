@@ -21,6 +21,12 @@ from ovkgp.inference.sampling.nuts import (
 )
 
 
+@pytest.fixture(autouse=True)
+def one_worker(monkeypatch):
+    """Run chains one after another even on a busy machine, since some tests count evaluations."""
+    monkeypatch.setattr(nuts, "count_workers", lambda chains, seconds: 1)
+
+
 def standard_errors(values, expected):
     """Return the error of the mean of draws (chains, draws) in Monte Carlo standard errors."""
     return abs(values.mean() - expected) / (values.std() / np.sqrt(effective_size(values)))

@@ -494,10 +494,10 @@ def test_interrupt_while_a_group_is_read_keeps_draws(monkeypatch):
     assert data["posterior"]["noise"].shape == (1, 30) and np.isfinite(data["log_likelihood"]["y"].values).all()
 
 
-SLOW_CASES = [pytest.param(case, marks=pytest.mark.slow) for case in ("independent", "features")]
+SLOW_CASES = [pytest.param(case, marks=pytest.mark.slow) for case in ("kronecker", "known", "independent", "features")]
 
 
-@pytest.mark.parametrize("case", ["kronecker", "missing", "known", *SLOW_CASES])
+@pytest.mark.parametrize("case", ["missing", *SLOW_CASES])
 def test_replicates_have_joint_covariance_of_posterior(case):
     gp, X, Y = two_outputs(n=5)
     known = (

@@ -62,6 +62,7 @@ def test_multivariate_bound_is_best_and_below_normalizer():
     assert found["normal"]["elbo"] + 0.1 < found["multivariate"]["elbo"] < 0.05
 
 
+@pytest.mark.slow
 def test_skewed_density_moves_guide_from_mode():
     # e^u ~ Gamma(2, 1): the best Gaussian in u has mean log 2 − s²/2 and variance s² = 1/2
     def function(u):

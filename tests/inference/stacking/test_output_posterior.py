@@ -1,6 +1,7 @@
 """Tests of `ovkgp.inference.stacking.output_draws` and `output_posterior`, against dense algebra."""
 
 import copy
+import dataclasses
 import pickle
 
 import numpy as np
@@ -10,8 +11,15 @@ from scipy.stats import multivariate_normal, norm
 
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.stacking import output_draws
 from ovkgp.inference.stacking.candidates import default_candidates
-from ovkgp.inference.stacking.output_draws import MIN_CURVATURE, Draws, OutputProblem
+from ovkgp.inference.stacking.output_draws import (
+    FINAL_EVALUATIONS,
+    MIN_CURVATURE,
+    MIN_SEARCH_ROWS,
+    Draws,
+    OutputProblem,
+)
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior, _join_blocks
 
 RNG = np.random.default_rng(0)
@@ -96,9 +104,55 @@ def test_draws_have_truncated_importance_weights():
     H = np.stack(columns) * scales * scales[:, None]
     values, vectors = np.linalg.eigh((H + H.T) / 2)
     covariance = (vectors / np.maximum(values, MIN_CURVATURE)) @ vectors.T * scales * scales[:, None]
-    points, _ = one._laplace_draws(density, draws.mode, 1024)
+    points, *_ = one._laplace_draws(density, draws.mode, 1024)
     # differences of step 5e-3 are one-sided, and 1024 Sobol points have the moments of the normal distribution
     np.testing.assert_allclose(np.cov(points.T), covariance, rtol=0.1, atol=0.02 * covariance.diagonal().max())
+
+
+@pytest.mark.parametrize("candidate", [0, 1, 2])
+def test_gradient_in_blocks_of_rows_equals_differences(candidate):
+    rng = np.random.default_rng(0)
+    many = rng.standard_normal((320, 3))  # several blocks, and squared distances by products
+    one = problem(candidate, num_dims=3, inputs=many)
+    assert len(one.kernel.parts[-1].inner.blocks) > 1
+    density = one.density(rng.standard_normal(320), None)
+    u, steps = one.grid.points[3], 1e-5 * np.eye(len(one.vector))
+    slopes = [(density.value(u + step) - density.value(u - step)) / 2e-5 for step in steps]
+    value, gradient = density(u)
+    assert value == pytest.approx(density.value(u), rel=1e-12)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("candidate", [0, 2])
+def test_mode_from_a_subset_is_that_of_a_full_search(candidate):
+    rng = np.random.default_rng(1)
+    many = rng.standard_normal((330, 2))
+    y = np.sin(2 * many[:, 0]) + many[:, 1] + 0.2 * rng.standard_normal(330)
+    one = problem(candidate, inputs=many)
+    rows, part = one.subset
+    assert len(rows) == MIN_SEARCH_ROWS == len(part.X)
+    draws = one.draw(y / y.std(), average=False)
+    one.subset = None
+    full = one.draw(y / y.std(), average=False)
+    assert draws.converged and draws.evaluations <= FINAL_EVALUATIONS + 1 < full.evaluations
+    assert draws.log_posterior == pytest.approx(full.log_posterior, abs=0.2)
+
+
+def test_factors_of_draws_are_those_of_the_covariances():
+    one = problem()
+    draws = one.draw(Y)
+    fresh = OutputPosterior(one, Y, None, dataclasses.replace(draws, factors=None))
+    given = OutputPosterior(one, Y, None, draws)
+    np.testing.assert_allclose(given.chol.numpy(), fresh.chol.numpy(), rtol=1e-9, atol=1e-12)
+    assert given.draws.factors is None  # they are not stored twice
+
+
+@pytest.mark.parametrize(("factor", "count"), [(1.0, 32), (1e-4, 1)])
+def test_draws_far_below_the_mode_are_not_used(monkeypatch, factor, count):
+    difference = output_draws._difference_hessian
+    monkeypatch.setattr(output_draws, "_difference_hessian", lambda *args: factor * difference(*args))  # curvatures
+    monkeypatch.setattr(output_draws, "MIN_CURVATURE", factor * MIN_CURVATURE)
+    assert len(problem().draw(Y).weights) == count
 
 
 def test_large_problems_use_the_mode_alone():

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
 
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.stacking import candidates
+from ovkgp.inference.stacking import stack as stack_module
 from ovkgp.inference.stacking.candidates import CoupledCandidate, IndependentCandidate, default_candidates
 from ovkgp.inference.stacking.stack import StackPosterior, fit_stack, residual_correlation, stacking_weights
 
@@ -104,6 +107,42 @@ def test_states_give_the_same_posterior(missing):
     assert bool(((cdf > 0) & (cdf < 1))[rows.observed].all())
 
 
+def test_candidates_that_lose_on_a_subset_are_not_trained_on_all_rows(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((310, 6))
+    Y = X @ rng.standard_normal((6, 1)) + 0.05 * rng.standard_normal(
+        (310, 1)
+    )  # Matérn 3/2 without a linear term is far worse
+    monkeypatch.setattr(stack_module, "MAX_COMPARED_ROWS", 300)
+    trained = []
+    train = candidates.IndependentFit.train
+    monkeypatch.setattr(
+        candidates.IndependentFit,
+        "train",
+        lambda self, **options: (trained.append(self.candidate.name), train(self, **options))[1],
+    )
+    rows = Observations(torch.from_numpy(X), torch.from_numpy(Y / Y.std()))
+    stack = fit_stack(CHEAP, rows, average=False)
+    linear, rough = (one.name for one in CHEAP)
+    assert trained == [linear] and stack.scores[linear].weight == 1.0
+    assert stack.scores[rough].weight == 0.0 and stack.scores[rough].log_density < stack.scores[linear].log_density
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_screening_scores_each_output_on_a_subset_of_its_rows(missing):
+    rows = data(450, missing=missing)
+    training = CHEAP[0].begin(rows)
+    densities = training.screen()
+    for a, (problem, y, _, own) in enumerate(training.outputs()):
+        found = np.flatnonzero(np.isfinite(densities[:, a]))
+        if problem.subset is None:
+            assert found.size == 0
+            continue
+        assert set(found) <= set(np.flatnonzero(own)) and len(found) == len(problem.subset[0])
+        first = training.first[a]
+        np.testing.assert_array_equal(first.y, y[problem.subset[0]])
+
+
 def test_missing_outputs_are_ignored_by_independent_candidates():
     rows = data(30, missing=0.4)
     posterior = CHEAP[1].train(rows).posterior
@@ -196,3 +235,45 @@ def test_mixture_with_a_field_shows_the_model_of_another_candidate():
     field = CoupledCandidate("field", "helmholtz", "rbf", input_scale=(1.0, 1.0), output_scale=(1.0, 1.0))
     stack = fit_stack([field, CHEAP[0]], rows)
     assert stack.name == CHEAP[0].name and set(stack.scores) == {"field", CHEAP[0].name}
+
+
+# --- joint log density ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def correlated_stack():
+    rng = np.random.default_rng(3)
+    X = torch.from_numpy(rng.standard_normal((25, 1)))
+    noise = rng.standard_normal((25, 2)) @ np.array([[0.5, 0.4], [0.0, 0.3]])
+    Y = torch.from_numpy(np.hstack([np.sin(X.numpy()), np.cos(X.numpy())]) + noise)
+    data = Observations(X, (Y - Y.mean(0)) / Y.std(0, correction=0))
+    return {average: fit_stack(default_candidates(), data, average=average).posterior for average in (True, False)}
+
+
+@pytest.mark.parametrize("average", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_joint_log_density_of_a_mixture_integrates_to_one_and_has_its_marginals(correlated_stack, average):
+    posterior, x = correlated_stack[average], torch.tensor([[0.3]], dtype=torch.float64)
+    assert abs(posterior.correlation[0, 1]) > 0.3
+    levels = torch.linspace(-9, 9, 241, dtype=torch.float64)
+    Y = torch.cartesian_prod(levels, levels)
+    density = posterior.joint_log_density(x.expand(len(Y), 1), Y).exp().reshape(241, 241)
+    step = float(levels[1] - levels[0])
+    assert float(density.sum() * step**2) == pytest.approx(1.0, abs=1e-3)
+    entries = torch.stack([levels, torch.full_like(levels, torch.nan)], 1)
+    alone = posterior.joint_log_density(x.expand(len(levels), 1), entries).exp()
+    np.testing.assert_allclose(density.sum(1) * step, alone, atol=2e-3)
+    expected = posterior.predict(x, "diag", noise=True).log_density(entries.unsqueeze(1))[:, 0, 0].exp()
+    np.testing.assert_allclose(alone, expected, atol=1e-9)
+
+
+def test_joint_log_density_at_the_mode_is_gaussian(correlated_stack):
+    posterior, X = correlated_stack[False], torch.tensor([[0.3], [-1.0]], dtype=torch.float64)
+    Y = torch.tensor([[0.2, -0.5], [1.0, 0.4]], dtype=torch.float64)
+    parts = []
+    for part in posterior.parts:
+        found = part.predict(X, "output", noise=True)
+        parts.append([multivariate_normal.logpdf(y, m, c) for y, m, c in zip(Y, found.mean, found.cov, strict=True)])
+    expected = logsumexp(np.array(parts) + np.log(posterior.weights)[:, None], 0)
+    np.testing.assert_allclose(posterior.joint_log_density(X, Y), expected, atol=1e-9)
+    nothing = posterior.joint_log_density(X, torch.full_like(Y, torch.nan))
+    np.testing.assert_allclose(nothing, 0.0, atol=1e-12)

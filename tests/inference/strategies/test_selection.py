@@ -82,6 +82,25 @@ def test_iterative_strategy_equals_dense_algebra(name, noise, missing):
     check(problem, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "noise", "missing"),
+    pairwise(name=ONE_COMPONENT, noise=("float", "vector", "matrix"), missing=(0.0, 0.3, 0.8)),
+)
+def test_kronecker_missing_strategy_equals_dense_algebra(name, noise, missing):
+    problem = Problem(name, noise, missing, strategy="kronecker_missing")
+    assert problem.strategy == "kronecker_missing"
+    check(problem)
+
+
+def test_kronecker_missing_strategy_draws_the_functions_of_the_dense_strategy():
+    """The random numbers are the same, so that the functions are, and with them their covariance."""
+    draws = []
+    for strategy in ("kronecker_missing", "dense"):
+        problem = Problem("icm, rank 2", "matrix", strategy=strategy)
+        draws.append(problem.condition().sample_functions(5, random_state=0)(problem.test))
+    close(*draws)
+
+
 @pytest.mark.parametrize("noise", NOISES)
 def test_dense_strategy_can_be_requested(noise):
     for name in ("icm, rank 2", "independent"):
@@ -100,6 +119,7 @@ def test_kronecker_strategy_can_be_requested_for_one_output():
 
 STRATEGIES = {
     "kronecker": lambda **kw: Problem("icm, rank 2", **{"missing": 0.0, **kw}),
+    "kronecker_missing": lambda **kw: Problem("function-valued", **{"strategy": "kronecker_missing", **kw}),
     "dense": lambda **kw: Problem("curl-free", **kw),
     "iterative": lambda **kw: Problem("lmc", strategy="iterative", **kw),
     "features": lambda **kw: Problem("helmholtz", features="orff", **kw),
@@ -126,6 +146,8 @@ def test_mean_is_used_by_every_strategy(strategy, mean):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_predict_adds_noise_in_every_form(strategy, noise):
     """A new observation has Σ; where the noise is known for each entry, its average over the observed entries."""
+    if (strategy, noise) == ("kronecker_missing", "known"):
+        pytest.skip("not supported, see test_selection_rejects_unsupported_strategy")
     problem = STRATEGIES[strategy](noise=noise)
     p, m = problem.num_outputs, len(problem.test)
     if problem.known is None:
@@ -207,6 +229,14 @@ def test_evidence_gradient_equals_finite_differences(name, features, observation
     np.testing.assert_allclose(found(), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max(), err_msg=str(names))
 
 
+@pytest.mark.parametrize("noise", ("shared", "per_output", "full"))
+@pytest.mark.parametrize("name", ("icm, rank 2", "function-valued"))
+def test_kronecker_missing_evidence_gradient_equals_finite_differences(name, noise):
+    names, expected, found = slopes(Problem(name, noise, 0.3, "linear", strategy="kronecker_missing"))
+    assert {"mean.constant", "mean.slopes", "noise_model.log_scale"} < set(names)
+    np.testing.assert_allclose(found(), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max(), err_msg=str(names))
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_evidence_gradient_with_known_noise_and_custom_mean(name):
     problem = Problem(name, "known", 0.3, "gpytorch", level=0.05)
@@ -263,6 +293,21 @@ def test_selection_uses_products_or_raises_for_many_entries(monkeypatch):
         Problem("helmholtz").log_evidence()
 
 
+@pytest.mark.parametrize(
+    ("n", "missing", "expected"),
+    [(250, 0.0, "kronecker"), (250, 0.05, "kronecker_missing"), (250, 0.6, "dense"), (20, 0.05, "dense")],
+)
+def test_selection_compares_the_cost_of_missing_and_observed_entries(n, missing, expected):
+    assert Problem("icm, rank 2", missing=missing, n=n).strategy == expected
+
+
+def test_selection_keeps_kronecker_products_for_many_observed_and_few_missing_entries(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.strategies.selection.MAX_DENSE_ENTRIES", 100)
+    assert Problem("icm, rank 2", missing=0.05, n=200).strategy == "kronecker_missing"
+    assert Problem("icm, rank 2", missing=0.6, n=200).strategy == "iterative"
+    assert Problem("lmc", missing=0.05, n=200).strategy == "iterative"
+
+
 def test_table_of_strategies_follows_the_protocol():
     on_statistics = {"statistics", "log_evidence_from_statistics", "condition_on_statistics"}
     methods = {name for name, value in vars(selection.Strategy).items() if not name.startswith("_") and callable(value)}
@@ -282,7 +327,7 @@ def test_table_of_strategies_follows_the_protocol():
 
 def test_exact_strategies_reject_too_many_rows(monkeypatch):
     monkeypatch.setattr("ovkgp.inference.strategies.exact.MAX_EXACT_ROWS", 13)
-    for strategy in ("kronecker", "dense", "iterative"):
+    for strategy in ("kronecker", "kronecker_missing", "dense", "iterative"):
         for call in (lambda p: p.condition(), lambda p: p.log_evidence()):
             with pytest.raises(InputError, match=r"14 rows.*ORFF"):
                 call(STRATEGIES[strategy](missing=0.0))
@@ -301,6 +346,9 @@ def test_error_of_too_many_rows_states_the_memory():
         ("icm, rank 2", "float", 0.3, "kronecker", "complete"),
         ("icm, rank 2", "known", 0.0, "kronecker", "kronecker"),
         ("lmc", "float", 0.0, "kronecker", "one component"),
+        ("lmc", "float", 0.3, "kronecker_missing", "one component"),
+        ("icm, rank 2", "known", 0.3, "kronecker_missing", "equal noise"),
+        ("curl-free", "float", 0.3, "kronecker_missing", "separable"),
         ("curl-free", "float", 0.0, "kronecker", "separable"),
         ("curl-free", "float", 0.0, "iterative", "separable"),
         ("icm, rank 2", "float", 0.0, "features", "ORFF"),

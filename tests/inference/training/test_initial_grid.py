@@ -49,7 +49,8 @@ def model_and_grid(kernel, n=30, p=1, **options):
     before = raw_state(gp)
     points = grid_around(gp, data, vector, found)
     assert all(torch.equal(before[name], value) for name, value in raw_state(gp).items())  # the model is not changed
-    return gp, data, vector, points
+    assert points.shape[::2] == (len(points), len(vector))
+    return gp, data, vector, points.reshape(-1, len(vector))
 
 
 def test_grid_varies_lengthscales_in_units_of_the_columns_and_noise_relative_to_the_outputs():
@@ -65,6 +66,16 @@ def test_grid_varies_lengthscales_in_units_of_the_columns_and_noise_relative_to_
     np.testing.assert_allclose(ratios[:, 0], ratios[:, 1], rtol=1e-6)
     np.testing.assert_allclose(np.unique(ratios[:, 0].round(decimals=6)), make_lengthscale_grid(scaled), rtol=1e-4)
     assert len(noises) == 2 and max(noises) / min(noises) == pytest.approx(15.0, rel=1e-3)
+
+
+def test_grid_has_one_group_of_points_per_lengthscale():
+    gp, _, vector, points = model_and_grid(ScaleKernel(RBFKernel()), noise="shared")
+    lengthscales = []
+    for group in points.reshape(6, 2, -1):
+        lengthscales.append(
+            {round((vector.set(point) or gp.kernel.base_kernel.lengthscale).item(), 9) for point in group}
+        )
+    assert all(len(group) == 1 for group in lengthscales) and len(set.union(*lengthscales)) == 6
 
 
 def test_grid_varies_slopes_of_linear_kernels_and_keeps_fixed_parameters():

@@ -369,6 +369,17 @@ def test_restarts_find_higher_maximum():
     assert module.x.item() == pytest.approx(2.0, rel=1e-4)
 
 
+@pytest.mark.parametrize(("restarts", "expected"), [(1, 0.0), (2, 0.0), (3, 2.0)])
+def test_restarts_begin_at_best_points_of_other_groups(restarts, expected):
+    module = Free(0.3)
+    groups = [
+        np.array([[0.2], [0.1]]),
+        np.array([1.2]),
+    ]  # two points of value .85 and .96, one of .16; the state has .70
+    report = maximize(module, lambda: two_hills(module.x), initial_points=groups, restarts=restarts)
+    assert len(report.restarts) == restarts and module.x.item() == pytest.approx(expected, abs=1e-3)
+
+
 def test_restarts_are_reproducible():
     ends = []
     for seed in (5, 5, 6):

@@ -43,7 +43,7 @@ from ovkgp.inference.training.numpy_values import (
     FreeOutputs,
     Radial,
     Reference,
-    ScaledNode,
+    ScaledKernel,
     Variances,
 )
 from ovkgp.kernels import (
@@ -131,6 +131,13 @@ def test_numpy_density_of_many_rows_matches_torch():
     X, Y, _ = data(3, False, n=90)
     assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"]()), X, Y)
     assert_backends_agree(OperatorValuedGP(STRUCTURES["scalar"]()), X, Y[:, :1])
+
+
+@pytest.mark.parametrize("noise", ("shared", "per_output", "full", 0.2))
+def test_numpy_density_of_missing_outputs_by_kronecker_products_matches_torch(noise):
+    X, Y, _ = data(3, True)
+    gp = OperatorValuedGP(STRUCTURES["icm"](), noise=noise, strategy="kronecker_missing")
+    assert_backends_agree(gp, X, Y)
 
 
 @pytest.mark.parametrize("strategy", ("dense", "kronecker"))
@@ -352,7 +359,7 @@ class EvidenceCase:
         layout = {"lengthscale": (0, (1, 1)), "scale": (1, (1,)), "W": (2, (P, 1)), "v": (4, (P,))}
         layout |= {"log_scale": (6, (P,)), "lower": (8, (1,)), "constant": (9, (P,))}
         ref = {name: Reference(shape, slice(i, i + int(np.prod(shape)))) for name, (i, shape) in layout.items()}
-        self.kernel = ScaledNode(
+        self.kernel = ScaledKernel(
             ref["scale"], Radial(find_record(RBFKernel()).profile, None, self.X, {"lengthscale": ref["lengthscale"]})
         )
         self.outputs = FreeOutputs(ref["W"], ref["v"])

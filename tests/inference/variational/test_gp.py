@@ -226,7 +226,7 @@ def test_condition_on_laplace_draws_under_a_student_t_likelihood():
     assert (mixture.predict(X).mean - torch.cat([X.sin(), X.cos()], -1)).abs().mean() < 0.2
 
 
-@pytest.mark.parametrize("likelihood", ["student_t", ["student_t", "laplace"]])
+@pytest.mark.parametrize("likelihood", [pytest.param("student_t", marks=pytest.mark.slow), ["student_t", "laplace"]])
 def test_fit_keeps_the_likelihood_scale_within_bounds_without_noise(likelihood):
     X = torch.linspace(0, 6, 15, dtype=torch.float64).unsqueeze(-1)
     Y = torch.cat([X.sin(), 100 * X.cos()], -1)

@@ -99,6 +99,7 @@ def compare_with_nuts(warmup, draws, chains, of_mean, of_std):
     assert (found.std / std - 1).abs().max() < of_std
 
 
+@pytest.mark.slow
 def test_q_agrees_with_a_short_run_of_nuts():
     compare_with_nuts(60, 150, 1, of_mean=0.5, of_std=0.4)
 

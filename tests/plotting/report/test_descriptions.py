@@ -16,7 +16,8 @@ from ovkgp.kernels import DecomposableKernel, FullMatrix
 
 def test_exported_and_storable_estimators_have_descriptions():
     offered = {name for name in estimators.__all__ if name[0].isupper()} - {"BayesSearchCV"}
-    assert set(STORED) <= offered
+    parts = {"CurveRidge", "NystromRidge"}  # of other estimators
+    assert set(STORED) - parts <= offered
     for name in offered:
         assert getattr(ovkgp, name).description.text[-1] == "." and getattr(ovkgp, name).description.formula
 

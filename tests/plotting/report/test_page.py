@@ -255,6 +255,7 @@ def test_write_report_without_rows_asks_for_data(tmp_path, read):
     assert NO_FIGURE_NOTE in page.prose and not page.images and "--data" in page.prose
 
 
+@pytest.mark.slow
 def test_write_report_supports_small_and_wide_data(tmp_path, read):
     few = ovkgp.GPRegressor("independent", random_state=0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0])
     assert "too few for an assessment" in read(written(few, tmp_path)).prose
