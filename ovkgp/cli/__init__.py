@@ -11,7 +11,7 @@ import typer
 
 from ovkgp import __version__
 from ovkgp.cli.arguments import Debug
-from ovkgp.cli.errors import report_errors
+from ovkgp.cli.errors import InterruptCounter, report_errors
 from ovkgp.cli.features import features_command
 from ovkgp.cli.fit import fit_command
 from ovkgp.cli.models import models_command
@@ -77,10 +77,11 @@ def demo_command(
         from ovkgp.cli.arguments import check_seed, output_folder
 
         check_seed(seed)
-        with output_folder(out) as folder:
+        interrupts = InterruptCounter()
+        with output_folder(out) as folder, interrupts.listen():  # an import may ignore a KeyboardInterrupt
             from ovkgp.cli.demo import run
 
-            run(folder, seed)
+            run(folder, seed, interrupts)
 
 
 app.command("fit")(fit_command)

@@ -39,21 +39,19 @@ from ovkgp.exceptions import OptionError
 from ovkgp.plotting import write_report
 
 FIGURE, REPORT, DATA = FILES = ("currents.png", "report.html", "drifters.csv")
-NUM_STEPS = (
-    10  # five models, other data, the Bayesian fit, the figure, the report, and moving the files to the output folder
-)
+NUM_STEPS = 10  # five models, other data, the Bayesian fit, figure, report, and moving the files to the output folder
 DOTS_PER_INCH = 110
 COLUMNS = ("\nmodel", "log\nevidence", "\nLOO", "RMSE\n(m/s)", "log\ndensity", "90 %\ncoverage", "\nseconds")
 CAPTION = "Ground truth and fully Bayesian posterior: the current, and its two Helmholtz parts over their scalars. Gray is the standard deviation; contours below zero are dashed."
 
 
-def run(out: Path, seed: int) -> None:
+def run(out: Path, seed: int, interrupts: InterruptCounter) -> None:
     """Fit and compare the models, write `FILES` into the folder `out`, and print the results."""
     for name in FILES:
         if (out / name).is_dir():  # before any work is done
             raise OptionError(f"Cannot write '{out / name}', which is a folder. Use another folder for --out.")
     console = Console()
-    with progress_steps(console) as step:
+    with progress_steps(console, interrupts) as step:
         result = compute_results(seed, step)
         write_files(result, out, step)
     try:
@@ -63,19 +61,18 @@ def run(out: Path, seed: int) -> None:
 
 
 @contextmanager
-def progress_steps(console: Console) -> Iterator[Callable[[str], None]]:
+def progress_steps(console: Console, interrupts: InterruptCounter) -> Iterator[Callable[[str], None]]:
     """Show one line of progress in a terminal; yield a function that is called with the name of each step."""
-    text, interrupts = TextColumn("{task.description}"), InterruptCounter()
-    columns = SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = progress.add_task("", total=NUM_STEPS, completed=-1)
 
     def step(name: str) -> None:
-        if interrupts.count:  # an estimator may have caught the KeyboardInterrupt
+        if interrupts.count:  # an estimator or an import may have caught the KeyboardInterrupt
             raise KeyboardInterrupt
         progress.update(task, advance=1, description=name)
 
-    with progress, interrupts.listen():
+    with progress:
         yield step
 
 

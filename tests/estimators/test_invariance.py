@@ -21,6 +21,8 @@ GAPS = np.where(rng.uniform(size=Y.shape) < 0.2, np.nan, Y)
 COUNTS = rng.poisson(np.exp(CLEAN[:, 0]))
 LABELS = np.where(Y[:, 0] > np.median(Y[:, 0]), 1, 0)
 POINTS = rng.uniform(0, 1, (7, 2))
+GRID = np.linspace(0, 1, 9)
+CURVES = CLEAN[:, :1] * np.sin(3 * GRID) + CLEAN[:, 1:] * GRID**2 + 0.05 * rng.standard_normal((N, len(GRID)))
 DISTANT = {"sentinel": [999999999.0, 999999999.0], "far": [1e5, -1e5], "huge": [1e155, 0.0]}
 
 
@@ -72,6 +74,16 @@ ESTIMATORS = {
     "costs": of(ovkgp.InfiniteCostSensitiveClassifier, LABELS, random_state=0),
     "one class": of(ovkgp.InfiniteOneClassSVM, None, random_state=0),
     "vector tasks": of(ovkgp.VectorTaskRegressor, np.stack([Y, 2 * Y], 1), tasks=[0.0, 1.0]),
+    "curves, auto": of(ovkgp.FunctionGPRegressor, CURVES, random_state=0),
+    "curves, kernel": of(ovkgp.FunctionGPRegressor, CURVES, output_basis="kernel"),
+    "curves, projection": of(ovkgp.KernelProjectionRegressor, CURVES),
+    "curves, kernel of the domain": of(ovkgp.FunctionalRidge, CURVES),
+    "curves, features": of(ovkgp.FeatureProjectionRegressor, CURVES, random_state=0),
+    "curves, robust": of(ovkgp.RobustFunctionalRegressor, CURVES),
+    "curves, linear": of(ovkgp.FunctionalLinearRegressor, CURVES),
+    "curves, triple basis": of(ovkgp.TripleBasisRegressor, CURVES, input_dictionary=None, random_state=0),
+    "curves, additive": of(ovkgp.KernelAdditiveRegressor, CURVES),
+    "curves, kernel average": of(ovkgp.KernelCurveRegressor, CURVES, lengthscale=0.3),
 }
 METHODS = ("predict", "predict_std", "predict_proba", "decision_function", "score_samples")
 
@@ -85,7 +97,7 @@ def predict_all(estimator, points):
     """All predictions of an estimator, as arrays with one entry per row."""
     found = {}
     for method in METHODS:
-        if method == "predict_std" and estimator.has_posterior:
+        if method == "predict_std" and (estimator.has_posterior or estimator.has_predictive):
             found["mean"], found["std"] = estimator.predict(points, return_std=True)
         elif hasattr(estimator, method):
             found[method] = np.asarray(getattr(estimator, method)(points))
@@ -115,6 +127,8 @@ def test_predictions_do_not_depend_on_other_rows(name, distant):
 
 UNITLESS = ("simplex", "costs", "one class", "poisson", "constrained")
 """Estimators without outputs, of labels or counts, or with a given radius of the weights."""
+GIVEN_INPUT_UNIT = ("exact ridge, field", "curves, additive", "curves, kernel average")
+"""Estimators with a scale or lengthscale in the unit of the inputs."""
 WITHOUT_INTERCEPT = ("ridge", "vector tasks", "online")
 
 
@@ -132,7 +146,7 @@ def test_estimators_are_equivariant_under_units(name):
     a field kernel, ℓ⁻², depends on that of X. Few draws are exchanged by rounding: for them the factors are powers of two.
     """
     has_given_scale = "ridge" in name or name == "online"
-    c, d, a = 1.0 if name == "exact ridge, field" else 1e3, -7.0, 1.0 if name in UNITLESS else 1e-2
+    c, d, a = 1.0 if name in GIVEN_INPUT_UNIT else 1e3, -7.0, 1.0 if name in UNITLESS else 1e-2
     b = 0.0 if name in UNITLESS or any(word in name for word in WITHOUT_INTERCEPT) else 50.0
     if name == "laplace draws":
         c, d, a, b = 1024.0, 0.0, 1 / 64, 0.0

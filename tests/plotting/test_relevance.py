@@ -83,7 +83,7 @@ def test_plot_relevance_rejects_kernels_without_ard():
         plot_relevance(plot_cases.field())  # a field has one for all directions
     X = inputs()
     featured = ovkgp.GPRegressor(
-        kernel([1.0, 1.0, 1.0]), approximation="orff", num_frequencies=5, hyperparameters="fixed", random_state=0
+        kernel([20.0, 2000.0, 0.2]), approximation="orff", num_frequencies=5, hyperparameters="fixed", random_state=0
     )
     with pytest.raises(OptionError, match="standard deviations of the inputs"):
         plot_relevance(featured.fit(X, X[["a", "b"]]))

@@ -184,9 +184,10 @@ def _missed_signals(estimator, X: np.ndarray, Y: np.ndarray) -> list[str]:
     if not names:
         return []
     verb = "is" if len(names) == 1 else "are"
-    return [
-        f"{quote_names(names)} {verb} explained as noise, although neighboring rows have similar values. Rescale the inputs, or pass a kernel object with other priors."
-    ]
+    fix = "Rescale the inputs, or pass a kernel object with other priors."
+    if estimator.kernel_ in FIELDS:
+        fix = 'Use kernel="auto": the outputs may not be such a field.'
+    return [f"{quote_names(names)} {verb} explained as noise, although neighboring rows have similar values. {fix}"]
 
 
 def _neighbor_ratio(X: np.ndarray, y: np.ndarray) -> float:
