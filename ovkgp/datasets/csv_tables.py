@@ -313,12 +313,14 @@ class CsvRows:
 
     def _has_loose_quote(self, block: bytes) -> bool:
         """Return whether text may follow a closing quote, which pyarrow accepts: before text, an even number of quotes
-        at the beginning of a field or an odd number inside."""
+        at the beginning of a field, or an odd number inside it or after an odd number of quotes."""
         text = np.frombuffer(b"\n" + block + b"\n", dtype=np.uint8)
         is_limit = np.isin(np.arange(256), [ord(self.separator), 10, 13])
         quotes = np.flatnonzero(text == ord('"'))
         first, last = (quotes[np.diff(quotes, **end) > 1] for end in ({"prepend": -1}, {"append": len(text) + 1}))
-        return bool((~is_limit[text[last + 1]] & (is_limit[text[first - 1]] == (last - first) % 2)).any())
+        is_even, is_open = (last - first) % 2 == 1, np.searchsorted(quotes, first) % 2 == 1
+        is_loose = (is_limit[text[first - 1]] == is_even) | (~is_even & is_open)
+        return bool((~is_limit[text[last + 1]] & is_loose).any())
 
     def is_blank(self, line: str) -> bool:
         """Return whether a line holds only spaces and tabs that are not separators."""

@@ -295,6 +295,7 @@ def check_against_lines(block):
 @example(lines=['4,5,"open', '6,7,close"', "1,2,3"], end="\n", ends=True)
 @example(lines=["\ufeff1,2,3"], end="\n", ends=True)
 @example(lines=['1,2,"a"""b'], end="\n", ends=True)
+@example(lines=['1,1,"open,"open'], end="\n", ends=False)
 def test_block_parser_matches_line_parser(lines, end, ends):
     check_against_lines((end.join(lines) + end * ends).encode())
 
