@@ -32,7 +32,14 @@ def argument(metavar: str, help: str) -> Any:
 Data = Annotated[str, argument("DATA", "A CSV, TSV or Parquet file with a header.")]
 Model = Annotated[str, argument("MODEL", "A model file written by `ovkgp fit`.")]
 ModelInputs = Annotated[str | None, option("a,b", "The input columns, if the model was fitted without names.")]
-Outputs = Annotated[str | None, option("u,v", "The output columns; an empty cell is a missing output.")]
+Outputs = Annotated[
+    str | None, option("u,v", "The output columns, or a pattern such as 'y_*'; an empty cell is a missing output.")
+]
+GRID_HELP = (
+    "For curves: the points of the output columns, as first:last:number, comma-separated numbers, a file of numbers, or `row` "
+    "if the first row of DATA holds them (default: the numbers in the names of the columns)."
+)
+Grid = Annotated[str | None, option("GRID", GRID_HELP)]
 Separator = Annotated[str, typer.Option(metavar="CHAR", help="Field separator of a text table (a tab in .tsv files).")]
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Skip and count unreadable rows instead of stopping at the first.")

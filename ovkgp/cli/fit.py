@@ -9,7 +9,19 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, argument, option, parse_names
+from ovkgp.cli.arguments import (
+    Data,
+    Debug,
+    Grid,
+    Outputs,
+    Quiet,
+    Separator,
+    SkipBadRows,
+    Task,
+    argument,
+    option,
+    parse_names,
+)
 from ovkgp.cli.errors import EXIT_INTERRUPTED, report_errors
 
 
@@ -17,10 +29,11 @@ def fit_command(
     context: typer.Context,
     recipe: Annotated[str, argument("RECIPE", "A name from `ovkgp models`, or a TOML file.")],
     data: Data,
-    inputs: Annotated[str, option("a,b", "The input columns.")],
+    inputs: Annotated[str, option("a,b", "The input columns, or a pattern such as 'x_*'.")],
     out: Annotated[str, option("MODEL", "The model file to write.", "--out", "-o")],
     outputs: Outputs = None,
     task: Task = None,
+    grid: Grid = None,
     overrides: Annotated[
         list[str] | None, option("KEY=VALUE", "Override an option of the recipe; repeatable.", "--set")
     ] = None,
@@ -52,6 +65,7 @@ def fit_command(
     ovkgp fit vector_field drifters.csv --inputs east,north --outputs u,v --out currents.ovkgp
     ovkgp fit multitask long.csv --inputs x,y --task metal --outputs ppm --out soil.ovkgp --set rank=3
     ovkgp fit quantiles engel.csv --inputs income --outputs food --out engel.ovkgp
+    ovkgp fit curves growth.csv --inputs age,dose --outputs 'day_*' --out growth.ovkgp
     ovkgp fit level_sets sensors.parquet --inputs a,b,c --out normal.ovkgp
     torchrun --nproc_per_node=2 -m ovkgp fit large_scale table.csv --inputs a,b --outputs u,v --out big.ovkgp
     """
@@ -63,14 +77,17 @@ def fit_command(
         path = check_output_file(out, sources=[data])
         if seed is not None:
             check_seed(seed)
+        from ovkgp.cli.curve_grids import GRID_ROW
         from ovkgp.cli.fit_job import CheckpointFiles, FitJob, print_fit_summary
         from ovkgp.cli.tables import TableFile
 
         verbose = int(not quiet and sys.stderr.isatty())
         columns = parse_names(inputs), parse_names(outputs), task
-        table = TableFile(Path(data).expanduser(), *columns, not skip_bad_rows, separator, verbose)
-        result = FitJob(chosen, table, path, seed, stream, resume, verbose).run()
+        options = not skip_bad_rows, separator, verbose, grid == GRID_ROW
+        table = TableFile(Path(data).expanduser(), *columns, *options).expand_patterns()
+        result = FitJob(chosen, table, path, seed, stream, resume, verbose, grid).run()
         read_options = ["--task", task, "--outputs", outputs] if task else []
+        read_options += ["--grid", grid] if grid == GRID_ROW else []
         read_options += ["--separator", separator] if separator != "," else []
         try:
             print_fit_summary(result, path, shlex.join([data, *read_options]), quiet)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from ovkgp.cli.curve_grids import find_grid
 from ovkgp.cli.errors import InterruptCounter, describe_os_error, is_first_rank, is_launched, print_note
 from ovkgp.cli.tables import TableFile
 from ovkgp.exceptions import OptionError
@@ -19,6 +20,7 @@ from ovkgp.files import Snapshot
 from ovkgp.recipes import Recipe
 
 if TYPE_CHECKING:
+    import numpy as np
     from sklearn.base import BaseEstimator
 
     from ovkgp.inference.statistics.distributed import Ranks
@@ -42,7 +44,8 @@ class FitResult:
 class FitJob:
     """Fit of a recipe to a table, written to the model file `out`.
 
-    `seed` replaces the recipe's random_state unless None; `stream` None decides by the size of the file.
+    `seed` replaces the recipe's random_state unless None; `stream` None decides by the size of the file. `grid` is --grid, the
+    points of the outputs of a curve.
     """
 
     recipe: Recipe
@@ -52,6 +55,7 @@ class FitJob:
     stream: bool | None = None
     resume: bool = False
     verbose: int = 0
+    grid: str | None = None
 
     def run(self) -> FitResult:
         """Fit, write the model, and remove the checkpoint if the fit was not interrupted."""
@@ -70,6 +74,7 @@ class FitJob:
         kind = self.recipe.estimator_class.kind
         self.table.check_target(kind, self._label)
         self.table.check_columns(kind)
+        self._check_grid()
         if self._is_streamed():
             self._check_streamable()
         if self.resume:
@@ -108,7 +113,21 @@ class FitJob:
         if is_streamed:
             rows = replace(self.table, verbose=0).stream()  # the estimator shows progress itself
             return estimator.fit_stream(rows.shard(ranks.rank, ranks.size), **options)
+        if estimator.has_curves:
+            options["grid"] = self._find_grid(Y.columns)
         return estimator.fit(X, Y, **options)
+
+    def _check_grid(self) -> None:
+        if self.recipe.estimator_class.has_curves:
+            if self.table.task is None:
+                self._find_grid(self.table.outputs)
+        elif self.grid is not None:
+            raise OptionError(f"--grid is not supported by {self._label}, whose outputs are no curves. Remove it.")
+
+    def _find_grid(self, columns: Iterable[str]) -> np.ndarray:
+        """Return the points (m,) of the output columns of a curve."""
+        row = self.table.read_grid_row() if self.table.has_grid_row else None
+        return find_grid(self.grid, list(columns), row)
 
     def _set_run_options(self, estimator: BaseEstimator, ranks: Ranks) -> BaseEstimator:
         """Set seed, progress and distribution of this run, if the estimator has them."""

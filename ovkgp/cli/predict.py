@@ -34,6 +34,21 @@ def predict_command(
     costs: Annotated[
         str | None, option("COSTS", "For cost-sensitive models: the costs at which to predict the class.")
     ] = None,
+    grid: Annotated[
+        str | None,
+        option(
+            "GRID",
+            "For curves: the points at which to predict, as first:last:number, comma-separated numbers or a file of numbers "
+            "(default: the grid of the fit).",
+        ),
+    ] = None,
+    simultaneous: Annotated[
+        bool,
+        typer.Option(
+            "--simultaneous",
+            help="For curves: make NAME_low, NAME_high a band that contains this fraction of whole curves (default level: 0.9).",
+        ),
+    ] = False,
     keep: Annotated[str | None, option("ID,…", "Other columns of DATA to copy.")] = None,
     inputs: ModelInputs = None,
     separator: Separator = ",",
@@ -45,7 +60,7 @@ def predict_command(
 
     The table written has the columns of --keep, the inputs, and for each output NAME_mean, NAME_std, NAME_q05, NAME_q50,
     NAME_q95. Quantile models write NAME_q05, …, NAME_low, NAME_high; classifiers NAME_class and NAME_decision; level sets
-    inlier and level. Tables are read and written in chunks and may be larger than memory.
+    inlier and level. Curve models write these columns for each point of the grid. Tables are read and written in chunks and may be larger than memory.
 
     Examples:
 
@@ -53,10 +68,12 @@ def predict_command(
     ovkgp predict currents.ovkgp points.csv --out currents.csv
     ovkgp predict soil.ovkgp points.parquet --out soil.parquet --quantiles 0.1,0.9 --keep site
     ovkgp predict engel.ovkgp incomes.csv --out food.csv --level 0.8
+    ovkgp predict growth.ovkgp plants.csv --out growth.csv --grid 0:30:61 --level 0.9 --simultaneous
     ovkgp predict screening.ovkgp patients.csv --out risk.csv --costs=-0.5,0,0.5 --keep patient
     """
     with report_errors(context, debug):
         from ovkgp.cli.arguments import check_output_file, parse_number, parse_numbers
+        from ovkgp.cli.curve_grids import parse_grid
         from ovkgp.cli.tables import WRITABLE_SUFFIXES
         from ovkgp.files import Snapshot
 
@@ -66,6 +83,8 @@ def predict_command(
             None if level is None else parse_number(level, "--level", 0, 1),
             latent,
             None if costs is None else parse_numbers(costs, "--costs"),
+            None if grid is None else tuple(parse_grid(grid).tolist()),
+            simultaneous,
         )
         Snapshot.of(data)  # checks that the file is readable before the model is loaded
         import ovkgp

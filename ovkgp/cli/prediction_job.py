@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ovkgp.cli.arguments import parse_names
+from ovkgp.cli.curve_grids import expand_columns
 from ovkgp.cli.tables import TableFile, TextChunk, write_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, OptionError
@@ -34,27 +35,33 @@ def predict_file(
 
     `inputs` are as typed (None for the names of the model), `keep` are other columns to copy.
     """
-    names = resolve_inputs(estimator, inputs)
+    if not estimator.has_curves:
+        request.reject_options(f"{type(estimator).__name__}, whose outputs are no curves", "grid", "simultaneous")
+    names = resolve_inputs(estimator, inputs, path, separator)
     chunks = TableFile(path, names, None, None, strict, separator, verbose).chunks([k for k in keep if k not in names])
     return write_tables(out, (predict_chunk(estimator, names, chunk, request) for chunk in chunks))
 
 
-def resolve_inputs(estimator, typed: str | None) -> tuple[str, ...]:
-    """Return the input columns of a model: those it was fitted with, or the typed ones if it has no names."""
-    count = estimator.n_features_in_
+def resolve_inputs(estimator, typed: str | None, path: Path | None = None, separator: str = ",") -> tuple[str, ...]:
+    """Return the input columns of a model: those it was fitted with, or the typed ones if it has no names.
+
+    Patterns among the typed ones match columns of the file `path`.
+    """
+    count, given = estimator.n_features_in_, parse_names(typed)
+    if path is not None:
+        given = expand_columns(path, separator, given, None)[0]
     if estimator.input_names is not None:
         inputs = tuple(estimator.input_names)
-        if typed is not None and parse_names(typed) != inputs:
+        if typed is not None and given != inputs:
             raise OptionError(
                 f"The inputs of the model are {', '.join(inputs)}. Remove --inputs or rename the columns."
             )
         return inputs
     if typed is None:
         raise OptionError(f"The model was fitted without names. Name its {count} input columns with --inputs.")
-    inputs = parse_names(typed)
-    if len(inputs) != count:
-        raise OptionError(f"--inputs must name the {count} inputs of the model, got {len(inputs)}: {typed}.")
-    return inputs
+    if len(given) != count:
+        raise OptionError(f"--inputs must name the {count} inputs of the model, got {len(given)}: {typed}.")
+    return given
 
 
 def predict_chunk(estimator, inputs: Sequence[str], chunk: TextChunk, request: PredictionRequest) -> pa.Table:
@@ -80,13 +87,17 @@ def read_evaluation_data(
     strict: bool,
     separator: str,
     groups: str | None = None,
+    has_grid_row: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None, np.ndarray | None]:
     """Read X, Y and the labels of `groups` from a file, with the column names of the fitted model unless others were typed."""
     if outputs is None and estimator.kind != "none":
         if task is not None:
             raise OptionError("--task needs a column of values. Name it with --outputs.")
         outputs = tuple(estimator.output_names_)
-    table = TableFile(path, resolve_inputs(estimator, inputs), outputs, task, strict, separator)
+    names = resolve_inputs(estimator, inputs, path, separator)
+    table = TableFile(path, names, outputs, task, strict, separator, has_grid_row=has_grid_row).expand_patterns(
+        [groups]
+    )
     table.check_target(estimator.kind, type(estimator).__name__)
     if groups is not None:
         if task is not None:

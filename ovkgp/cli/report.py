@@ -36,6 +36,9 @@ def report_command(
         str | None,
         option("COLUMN", "A column of --data, the training rows: rows with the same label are held out together."),
     ] = None,
+    grid: Annotated[
+        str | None, option("row", "For curves: `row` if the first row of --data holds the grid and is not data.")
+    ] = None,
     separator: Separator = ",",
     skip_bad_rows: SkipBadRows = False,
     quiet: Quiet = False,
@@ -56,11 +59,16 @@ def report_command(
     """
     with report_errors(context, debug):
         from ovkgp.cli.arguments import check_output_file
+        from ovkgp.cli.curve_grids import GRID_ROW
         from ovkgp.files import Snapshot
 
         path = check_output_file(out, (".html", ".htm"), sources=[model] if data is None else [model, data])
         if groups is not None and data is None:
             raise OptionError("--groups needs the table of the fit. Name it with --data.")
+        if grid not in (None, GRID_ROW) or (grid is not None and data is None):
+            raise OptionError(
+                f"--grid must be {GRID_ROW!r}, with --data, got {grid!r}. Curves are compared on the grid of the fit."
+            )
         if data is not None:
             Snapshot.of(data)  # checks that the file is readable before the model is loaded
         import ovkgp
@@ -71,7 +79,7 @@ def report_command(
         X, Y, labels = None, None, None
         if data is not None:
             columns = inputs, parse_names(outputs), task
-            options = not skip_bad_rows, separator, groups
+            options = not skip_bad_rows, separator, groups, grid == GRID_ROW
             X, Y, labels = read_evaluation_data(estimator, Path(data).expanduser(), *columns, *options)
         write_report(estimator, path, X=X, Y=Y, groups=labels, title=title)
         if not quiet:

@@ -6,18 +6,19 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
+from ovkgp.cli.curve_grids import expand_columns
 from ovkgp.cli.errors import print_note
 from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.datasets.csv_tables import CsvTable
 from ovkgp.datasets.parquet_tables import ParquetTable
-from ovkgp.datasets.streams import TableStream, open_table
+from ovkgp.datasets.streams import TableStream, open_table, skip_first_row
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.files import replace_file
 
@@ -45,7 +46,8 @@ class TableFile:
     """CSV, TSV or Parquet file with the roles of its columns.
 
     `outputs` is None if there are none, `task` is the column that names the output in a long table. If `strict`, reading
-    stops at the first bad row, else bad rows are skipped with a note.
+    stops at the first bad row, else bad rows are skipped with a note. With `has_grid_row`, the first row holds the points of the
+    outputs of a curve, not data.
     """
 
     path: Path
@@ -55,13 +57,30 @@ class TableFile:
     strict: bool = True
     separator: str = ","
     verbose: int = 0
+    has_grid_row: bool = False
+
+    def expand_patterns(self, others: Sequence[str | None] = ()) -> TableFile:
+        """Replace patterns such as 'y_*' by the columns that match them; those of `others` are not matched."""
+        inputs, outputs = expand_columns(self.path, self.separator, self.inputs, self.outputs, (self.task, *others))
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def read_grid_row(self) -> np.ndarray:
+        """Read the grid (p,) in the first row of a text table, whose inputs are empty."""
+        table = open_table(self.path, Columns.from_names(self.inputs, self.outputs), self.separator)
+        numbers, d = np.array(skip_first_row(table)[0]), len(self.inputs)
+        if not np.isnan(numbers[:d]).all():
+            raise InputError(
+                f"The first row of '{self.path}' must have empty inputs if it holds the grid. Remove --grid row, or add the row."
+            )
+        return numbers[d:]
 
     def stream(self, chunk_rows: int = 65536) -> TableStream:
         """Open the table as chunks of numbers; only large files show progress."""
         is_large = self.path.is_file() and self.path.stat().st_size > MIN_PROGRESS_BYTES
         options = {"separator": self.separator, "verbose": int(self.verbose and is_large)}
         on_bad_rows = "error" if self.strict else "warn"
-        return TableStream(self.path, self.inputs, self.outputs, chunk_rows, on_bad_rows=on_bad_rows, **options)
+        rows = TableStream(self.path, self.inputs, self.outputs, chunk_rows, on_bad_rows=on_bad_rows, **options)
+        return rows.skip_first_row() if self.has_grid_row else rows
 
     def chunks(self, keep: Sequence[str]) -> Iterator[TextChunk]:
         """Yield chunks of at most `CHUNK_ROWS` rows, with the texts of the columns `keep`."""
@@ -146,7 +165,8 @@ class TableFile:
     ) -> CsvTable | ParquetTable:
         """Open the inputs, and the outputs if `has_values`, with columns of texts, not missing if `required`."""
         columns = Columns.from_names(self.inputs, self.outputs if has_values else None)
-        return open_table(self.path, columns, self.separator, Columns.from_names(texts, None).names, required)
+        table = open_table(self.path, columns, self.separator, Columns.from_names(texts, None).names, required)
+        return skip_first_row(table)[1] if self.has_grid_row else table
 
     def read_texts(self, texts: Sequence[str], required: bool = True, has_values: bool = False) -> Iterator[TextChunk]:
         """Read what `open_texts` opens in chunks of at most `CHUNK_ROWS` rows."""

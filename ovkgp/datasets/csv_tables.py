@@ -68,6 +68,27 @@ class CsvTable:
         )
         return cls(snapshot, columns, replace(rows, columns=columns), start)
 
+    def skip_first_row(self) -> tuple[list[float], CsvTable]:
+        """Return the numbers of the first row, NaN where missing, and the table that begins after it."""
+        with open(self.snapshot.path, "rb") as file:
+            file.seek(self.start)
+            line = ""
+            while self.rows.is_blank(line) and (content := file.readline(BLOCK_BYTES)):
+                line = content.rstrip(b"\r\n").decode("utf-8", errors="replace")
+            start = file.tell()
+        fields = self.rows.split_fields(line)
+        if isinstance(fields, str) or len(fields) != self.rows.width:
+            reason = fields if isinstance(fields, str) else f"{len(fields)} fields, expected {self.rows.width}"
+            raise InputError(f"The first row of '{self.snapshot.path}' cannot be read: {reason}.")
+        numbers = [_parse_number(fields[index]) for index in self.rows.indices]
+        if None in numbers:
+            index = numbers.index(None)
+            cell = shorten(fields[self.rows.indices[index]])
+            raise InputError(
+                f"{self.columns.label(index)} in the first row of '{self.snapshot.path}' is not a number: {cell!r}."
+            )
+        return numbers, replace(self, start=start)
+
     def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
         """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file."""
         with open(self.snapshot.path, "rb") as file:

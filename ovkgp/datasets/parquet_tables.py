@@ -113,6 +113,12 @@ def _open_parquet(snapshot: Snapshot) -> Iterator[tuple]:
             ) from error
 
 
+def read_schema_names(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the names of all columns."""
+    with _open_parquet(snapshot) as (_, table):
+        return tuple(table.schema_arrow.names)
+
+
 def _find_row_groups(metadata, first: int, last: int) -> tuple[list[int], int]:
     """Return the row groups with some of the rows first..last − 1, and the row at which they begin."""
     groups, begin, position = [], first, 0

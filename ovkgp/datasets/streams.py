@@ -16,8 +16,8 @@ import numpy as np
 
 from ovkgp.checks import check_integer, check_one_of
 from ovkgp.datasets.columns import BadRowLog, Columns, StreamReport
-from ovkgp.datasets.csv_tables import CsvTable
-from ovkgp.datasets.parquet_tables import ParquetTable
+from ovkgp.datasets.csv_tables import CsvTable, read_header
+from ovkgp.datasets.parquet_tables import ParquetTable, read_schema_names
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.files import Snapshot
 
@@ -171,6 +171,18 @@ class TableStream:
         """Report of the pass that ended last; None before the first."""
         return self._report
 
+    def skip_first_row(self) -> TableStream:
+        """Return a stream over all rows but the first, of a text table.
+
+        Returns
+        -------
+        TableStream
+            Stream without the first row.
+        """
+        rest = copy.copy(self)
+        rest._table, rest._report = skip_first_row(self._table)[1], None
+        return rest
+
     def shard(self, rank: int, world: int) -> TableStream:
         """Return a stream over one part of the rows.
 
@@ -243,16 +255,35 @@ def open_table(
     path: str | os.PathLike, columns: Columns, separator: str, texts: Sequence[str] = (), required: bool = False
 ) -> CsvTable | ParquetTable:
     """Read the header or schema of a file of a known suffix; `texts` are columns of texts, not missing if `required`."""
+    snapshot, is_parquet, separator = _check_format(path, separator)
+    if is_parquet:
+        return ParquetTable.open(snapshot, columns, texts, required)
+    return CsvTable.open(snapshot, columns, separator, texts, required)
+
+
+def skip_first_row(table: CsvTable | ParquetTable) -> tuple[Sequence[float], CsvTable]:
+    """Return the numbers of the first row of a text table, NaN where missing, and the table without it."""
+    if not isinstance(table, CsvTable):
+        raise OptionError(f"'{table.snapshot.path}' must be a text table if its first row is not data.")
+    return table.skip_first_row()
+
+
+def read_column_names(path: str | os.PathLike, separator: str = ",") -> tuple[str, ...]:
+    """Read the names of all columns of a file of a known suffix."""
+    snapshot, is_parquet, separator = _check_format(path, separator)
+    return read_schema_names(snapshot) if is_parquet else read_header(snapshot, separator)[0]
+
+
+def _check_format(path: str | os.PathLike, separator: str) -> tuple[Snapshot, bool, str]:
+    """Return the file, whether it is a Parquet file, and the separator of a text table."""
     snapshot, separator = Snapshot.of(path), _check_separator(separator)
     suffix = snapshot.path.suffix.lower()
-    if suffix in PARQUET_SUFFIXES:
-        return ParquetTable.open(snapshot, columns, texts, required)
-    if suffix not in CSV_SUFFIXES:
+    if suffix not in (*CSV_SUFFIXES, *PARQUET_SUFFIXES):
         raise OptionError(
             f"'{snapshot.path}' must be a text table ({', '.join(CSV_SUFFIXES)}) or Parquet ({', '.join(PARQUET_SUFFIXES)}), got the suffix {suffix!r}. Rename, unpack or convert it."
         )
     separator = "\t" if suffix == ".tsv" and separator == "," else separator
-    return CsvTable.open(snapshot, columns, separator, texts, required)
+    return snapshot, suffix in PARQUET_SUFFIXES, separator
 
 
 def _check_separator(separator: str) -> str:

@@ -48,6 +48,8 @@ class Estimator(SavableMixin, BaseEstimator):
         Name, sentences and formula of the model.
     has_predictive : bool
         Whether `predictive` returns distributions of new observations.
+    has_curves : bool
+        Whether outputs are the values of curves at the points `grid_`, which can be predicted on any grid.
     has_posterior : bool
         Whether there is a `posterior_` of functions, whose intervals, draws and kernel can be plotted.
     has_costs : bool
@@ -71,6 +73,7 @@ class Estimator(SavableMixin, BaseEstimator):
     kind: ClassVar[str] = "table"
     description: ClassVar[Description]
     has_predictive: ClassVar[bool] = False
+    has_curves: ClassVar[bool] = False
     has_posterior: ClassVar[bool] = False
     has_costs: ClassVar[bool] = False
     has_trained_hyperparameters: ClassVar[bool] = False

@@ -16,8 +16,9 @@ from ovkgp.checks import as_seed, check_integer, check_probability
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
 from ovkgp.estimators.common.options import one_of
-from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.validation import input_table, output_table, raise_input_errors
+from ovkgp.estimators.functional.point_names import name_points
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, as_functional_data
@@ -48,6 +49,7 @@ class FunctionalRegressor(TableRegressor):
     """
 
     has_predictive: ClassVar[bool] = True
+    has_curves: ClassVar[bool] = True
     std_advice: ClassVar[str] = "Use KernelProjectionRegressor or FunctionalRidge."
 
     def predict(self, X, grid=None, return_std=False, noise=True):
@@ -173,14 +175,28 @@ class FunctionalRegressor(TableRegressor):
         return PredictiveDistribution(mean, std, cdf, cdf, True, lambda Y: norm.logpdf(Y, mean, std))
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
-        """Predict mean, standard deviation and quantiles at each point of `grid_`."""
+        """Predict mean, standard deviation and quantiles at each point of `grid_` or of another grid."""
         if not self.has_predictive:
-            return super().prediction_columns(X, request)
+            request.reject_options("this regressor", "quantiles", "level", "latent", "costs", "simultaneous")
+            mean = np.reshape(self.predict(X, request.grid), (len(X), -1))
+            return {f"{name}_mean": mean[:, j] for j, name in enumerate(self._point_names(request.grid))}
         request.reject_options("a regressor", "costs")
-        found = self.predict(X, return_std=True, noise=not request.latent)
+        options, names = {"grid": request.grid, "noise": not request.latent}, self._point_names(request.grid)
+        found = self.predict(X, return_std=True, **options)
         mean, std = (values.reshape(len(values), -1) for values in found)
-        deviates = norm.ppf(request.levels).reshape(-1, 1, 1)
-        return request.name_columns(self.output_names_, mean, std, mean + deviates * std)
+        pointwise = request.for_pointwise_columns()
+        deviates = norm.ppf(pointwise.levels).reshape(-1, 1, 1)
+        columns = pointwise.name_columns(names, mean, std, mean + deviates * std)
+        if not request.simultaneous:
+            return columns
+        ends = self.predict_interval(X, request.level or DEFAULT_INTERVAL_LEVEL, simultaneous=True, **options)
+        return request.add_band(columns, names, *(end.reshape(len(mean), -1) for end in ends))
+
+    def _point_names(self, grid) -> list[str]:
+        """Return the names of the points of a grid: the columns of the fit, or names in their style."""
+        if grid is None:
+            return self.output_names_
+        return name_points(self.output_names_ if self._has_names else None, self._check_grid(grid))
 
     def _predict_remainder(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return mean (k, m) and, for form "diag" or "output", variance (k, m) or covariance (k, m, m) of y − μ without noise."""

@@ -76,6 +76,8 @@ class CurveOutputs:
         about = OutputFormat(grid, shown, data.domain, union.has_channels, is_flat, data.is_ragged)
         points = grid[:, None] if grid.ndim == 1 else grid
         q = values.shape[2]
+        if columns is not None and len(columns) == len(observed):
+            columns = [name for name, is_observed in zip(columns, observed, strict=True) if is_observed]
         has_names = columns is not None and len(columns) == len(shown) * q
         names = columns if has_names else ["y"] if is_flat else [f"y{a}" for a in range(len(shown) * q)]
         return cls(values, points, about, names, has_names)

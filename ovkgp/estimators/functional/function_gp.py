@@ -24,11 +24,12 @@ from ovkgp.estimators.common.options import (
     one_of,
     restore_on_error,
 )
-from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
 from ovkgp.estimators.functional.curve_scaling import CurveScaling
 from ovkgp.estimators.functional.curve_tables import CurveInputs, CurveOutputs, partial_curves
 from ovkgp.estimators.functional.curve_training import OUTPUT_BASES, FittedCurves, fit_curves, restore_curves
+from ovkgp.estimators.functional.point_names import name_points
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
 from ovkgp.functional import Dictionary
@@ -127,6 +128,7 @@ class FunctionGPRegressor(TableRegressor):
     """
 
     has_predictive = True
+    has_curves = True
     has_trained_hyperparameters = False
     calibration_note = NO_LEAVE_ONE_OUT
     description = Description(
@@ -420,16 +422,32 @@ class FunctionGPRegressor(TableRegressor):
         return PredictiveDistribution(mean, std, cdf, cdf, len(self.weights_) == 1, log_density)
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
-        """Predict mean, standard deviation and quantiles of each point and channel at X (k, d)."""
+        """Predict mean, standard deviation and quantiles of each point and channel at X (k, d), on `grid_` or another grid."""
         request.reject_options("a regressor", "costs")
-        X, points, tasks = self._request(X, None, None)
+        inputs, names, pointwise = X, self._point_names(request.grid), request.for_pointwise_columns()
+        X, points, tasks = self._request(inputs, request.grid, None)
         prediction = self.mixture_.predict(X, tasks, noise=not request.latent)
         mean = self.scaling_.values(prediction.mean, points).reshape(len(X), -1)
         std = self.scaling_.std(prediction.std).reshape(len(X), -1)
-        quantiles = [self.scaling_.values(prediction.quantile(q), points).reshape(len(X), -1) for q in request.levels]
-        return request.name_columns(
-            self.output_names_, mean, std, np.stack(quantiles) if quantiles else np.empty((0, *mean.shape))
+        quantiles = [self.scaling_.values(prediction.quantile(q), points).reshape(len(X), -1) for q in pointwise.levels]
+        columns = pointwise.name_columns(
+            names, mean, std, np.stack(quantiles) if quantiles else np.empty((0, *mean.shape))
         )
+        if not request.simultaneous:
+            return columns
+        options = {"grid": request.grid, "noise": not request.latent, "simultaneous": True}
+        ends = self.predict_interval(inputs, request.level or DEFAULT_INTERVAL_LEVEL, **options)
+        return request.add_band(columns, names, *(end.reshape(len(X), -1) for end in ends))
+
+    def _point_names(self, grid) -> list[str]:
+        """Return the names of points and channels of a grid: the columns of the fit, or names in their style."""
+        if grid is None:
+            return self.output_names_
+        q = len(self.scaling_.output_scale)
+        names = name_points(
+            self.output_names_ if self._has_names and q == 1 else None, as_points(grid, self.domain_, "grid")
+        )
+        return names if q == 1 else [f"{name}_{channel}" for name in names for channel in range(q)]
 
     def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the training rows X (n, d) and Y (n, m·q); None if curves were observed at different points."""

@@ -1,0 +1,36 @@
+"""Tests of `ovkgp.estimators.functional.point_names`."""
+
+import numpy as np
+import pytest
+
+from ovkgp.estimators.functional.point_names import name_points, parse_numbered_names
+
+
+@pytest.mark.parametrize(
+    ("names", "points", "prefix", "suffix"),
+    [
+        (["0.5", "1", "1e1"], [0.5, 1, 10], "", ""),
+        (["y_01", "y_02"], [1, 2], "y_", ""),
+        (["y-1", "y-2"], [1, 2], "y-", ""),  # hyphens
+        (["y_-1", "y_0", "y_+1"], [-1, 0, 1], "y_", ""),  # signs
+        (["T2 at 10 m", "T2 at 20 m"], [10, 20], "T2 at ", " m"),
+        (["t=1.5", "t=1.25"], [1.5, 1.25], "t=", ""),  # not increasing
+    ],
+)
+def test_parse_numbered_names_finds_the_number_that_varies(names, points, prefix, suffix):
+    found = parse_numbered_names(names)
+    np.testing.assert_array_equal(found.points, points)
+    assert (found.prefix, found.suffix) == (prefix, suffix)
+
+
+@pytest.mark.parametrize("names", [["u", "v"], ["u_1", "v_2"], ["u_1_1", "u_2_2"], ["y_1", "y"], ["y_1", "y_1"], []])
+def test_parse_numbered_names_rejects_names_without_one_varying_number(names):
+    assert parse_numbered_names(names) is None
+
+
+def test_name_points_follows_the_columns_of_the_fit():
+    points = np.array([[0.0], [1 / 3], [2.0]])
+    assert name_points(["d_1 m", "d_2 m"], points) == ["d_0 m", "d_0.333333 m", "d_2 m"]
+    assert name_points(["u", "v"], points[2:]) == name_points(None, points[2:]) == ["y_2"]
+    assert name_points(None, np.array([[0.5, 0.25]])) == ["y_0.5_0.25"]
+    assert len(set(name_points(None, np.array([[1.0], [1.0 + 1e-9]])))) == 2  # more digits where six coincide
