@@ -105,6 +105,21 @@ LIKELIHOODS = {  # descriptions by likelihood
     "huber": Description(
         "Huber", "errors are Gaussian in the center and Laplace in the tails", "p(y_a | f) ∝ exp(−H(y_a − f_a)/σ_a)"
     ),
+    "asymmetric_huber": Description(
+        "asymmetric Huber",
+        "f is an M-quantile; errors are Gaussian in the center and Laplace in the tails",
+        "p(y_a | f) ∝ exp(−w ψ_κ(y_a − f_a)/σ_a),   w = τ above f_a, 1 − τ below",
+    ),
+    "epsilon_insensitive": Description(
+        "ε-insensitive",
+        "small errors are equally likely, larger ones are Gaussian",
+        "p(y_a | f) ∝ exp(−max(|y_a − f_a| − ε, 0)^2/(2σ_a^2))",
+    ),
+    "log_cosh": Description(
+        "log-cosh",
+        "errors are Gaussian in the center and Laplace in the tails, smoothly",
+        "p(y_a | f) ∝ exp(−log cosh(ν(y_a − f_a))/(νσ_a))",
+    ),
     "bernoulli": Description("Bernoulli", "labels 0 and 1; f is a log-odds", "P(y_a = 1) = 1/(1 + exp(−f_a(x)))"),
     "poisson": Description("Poisson", "counts; f is the logarithm of the expected count", "y_a ~ Poisson(exp f_a(x))"),
     "negative_binomial": Description(

@@ -130,8 +130,8 @@ class GPRegressor(PosteriorRegressor):
         original units, and sets a noise given by name to a tenth of the variance of each output. The others train and then
         sample them; predictions average over the draws.
     likelihood : str, list of str or Likelihood, default="gaussian"
-        Distribution of Y given the latent function: "gaussian"; "student_t", "laplace", "huber" or "asymmetric_laplace" (the
-        median) for errors with heavy tails; "bernoulli" for 0/1 labels; "poisson" or "negative_binomial" for counts; "softmax" for
+        Distribution of Y given the latent function: "gaussian"; "student_t", "laplace", "huber", "log_cosh", "asymmetric_laplace"
+        or "asymmetric_huber" (the median) for errors with heavy tails; "epsilon_insensitive" for errors that are equally likely up to a limit; "bernoulli" for 0/1 labels; "poisson" or "negative_binomial" for counts; "softmax" for
         classes, one column each (one-hot or counts); a list with one per output; or an object of
         `ovkgp.inference.likelihoods`, in units of Y. All except "gaussian" are variational, in batches beyond 2000 rows.
     training_rows : int or None, default=10_000

@@ -355,7 +355,7 @@ def _set_constraint(kernel: Kernel, name: str, spec: dict, tensors: dict[str, Te
 
 
 LIKELIHOOD_PARAMETERS = ("scale", "df", "dispersion")  # parameters of likelihoods, each trained or fixed
-LIKELIHOOD_OPTIONS = ("tau", "kappa", "link")  # options of likelihoods that are not trained
+LIKELIHOOD_OPTIONS = ("tau", "kappa", "epsilon", "nu", "link")  # options of likelihoods that are not trained
 ORFF_OPTIONS = ("num_frequencies", "num_dims", "sampler", "bounded", "learn_frequencies")
 BLOCKED_OPTIONS = ("num_frequencies", "block_size", "num_dims", "sampler", "bounded")
 

@@ -11,18 +11,23 @@ from ovkgp.inference.likelihoods.counts import NegativeBinomial, Poisson
 from ovkgp.inference.likelihoods.factory import make_likelihood, register_likelihood_priors
 from ovkgp.inference.likelihoods.gaussian import Gaussian
 from ovkgp.inference.likelihoods.location import Huber, StudentT
+from ovkgp.inference.likelihoods.log_cosh import LogCosh
 from ovkgp.inference.likelihoods.per_output import PerOutput
+from ovkgp.inference.likelihoods.piecewise import AsymmetricHuber, EpsilonInsensitive
 from ovkgp.inference.likelihoods.prediction import LikelihoodPrediction
 from ovkgp.inference.likelihoods.two_sided import AsymmetricLaplace, Laplace
 
 __all__ = [
+    "AsymmetricHuber",
     "AsymmetricLaplace",
     "Bernoulli",
+    "EpsilonInsensitive",
     "Gaussian",
     "Huber",
     "Laplace",
     "Likelihood",
     "LikelihoodPrediction",
+    "LogCosh",
     "NegativeBinomial",
     "PerOutput",
     "Poisson",

@@ -20,7 +20,9 @@ from ovkgp.inference.likelihoods.classification import Bernoulli, Softmax
 from ovkgp.inference.likelihoods.counts import NegativeBinomial, Poisson
 from ovkgp.inference.likelihoods.gaussian import Gaussian
 from ovkgp.inference.likelihoods.location import MIN_DF, Huber, LocationLikelihood, StudentT, column_std
+from ovkgp.inference.likelihoods.log_cosh import LogCosh
 from ovkgp.inference.likelihoods.per_output import PerOutput
+from ovkgp.inference.likelihoods.piecewise import AsymmetricHuber, EpsilonInsensitive
 from ovkgp.inference.likelihoods.two_sided import AsymmetricLaplace, Laplace
 from ovkgp.inference.training.initialization import register_noise_prior
 from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS
@@ -28,7 +30,10 @@ from ovkgp.inference.training.priors import PriorRegistry, log_normal
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.name: kind
-    for kind in (Gaussian, StudentT, Laplace, AsymmetricLaplace, Huber, Bernoulli, Poisson, NegativeBinomial, Softmax)
+    for kind in (
+        *(Gaussian, StudentT, Laplace, AsymmetricLaplace, Huber, AsymmetricHuber, EpsilonInsensitive, LogCosh),
+        *(Bernoulli, Poisson, NegativeBinomial, Softmax),
+    )
 }
 
 Spec = str | Likelihood | Sequence["str | Likelihood"]
@@ -43,8 +48,8 @@ def make_likelihood(spec: Spec, num_outputs: int) -> Likelihood:
     Parameters
     ----------
     spec : str, Likelihood or sequence of these
-        Name ("gaussian", "student_t", "laplace", "asymmetric_laplace", "huber", "bernoulli", "poisson",
-        "negative_binomial", "softmax"), a `Likelihood` of p outputs, or a list of p of these, one per output. A
+        Name ("gaussian", "student_t", "laplace", "asymmetric_laplace", "huber", "asymmetric_huber",
+        "epsilon_insensitive", "log_cosh", "bernoulli", "poisson", "negative_binomial", "softmax"), a `Likelihood` of p outputs, or a list of p of these, one per output. A
         `Likelihood` in a list has one output; softmax couples all outputs and cannot be in a list.
     num_outputs : int
         Number of outputs p.

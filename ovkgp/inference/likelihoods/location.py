@@ -229,7 +229,7 @@ class Huber(LocationLikelihood):
     def entry_expected(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         gap, std = self._standardize(y, mean, variance)
         size = gap.abs()
-        inside = _half_square(self.kappa - size, std) - _half_square(-self.kappa - size, std)
+        inside = half_square(self.kappa - size, std) - half_square(-self.kappa - size, std)
         return self._constant() - self.kappa * (size - self.kappa / 2) - inside
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -330,7 +330,7 @@ def _precision_grid(df: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(t), torch.from_numpy(log_density + np.log(step))
 
 
-def _half_square(mean: Tensor, std: Tensor) -> Tensor:
+def half_square(mean: Tensor, std: Tensor) -> Tensor:
     """Compute ½ E max(u, 0)² for u ~ N(mean, std²)."""
     z = mean / std
     return ((mean.square() + std.square()) * normal_cdf(z) + mean * std * normal_density(z)) / 2

@@ -49,6 +49,24 @@ def test_variational_regressor_passes_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
+@pytest.mark.parametrize("likelihood", ["asymmetric_huber", "epsilon_insensitive", "log_cosh"])
+def test_likelihoods_of_losses_predict_the_signal_and_survive_a_file(likelihood, tmp_path):
+    noise = np.random.default_rng(1).uniform(-0.5, 0.5, 60)
+    model = fitted(likelihood, 100 + 20 * (SIGNAL + noise))
+    mean, std = model.predict(NEW, return_std=True)
+    assert np.abs((mean - 100) / 20 - TRUTH).max() < 0.6
+    assert np.all((std > 2) & (std < 20))  # that of the noise is 5.8
+    lower, upper = model.predict_interval(X, 0.9)
+    assert 0.8 <= np.mean((lower < 100 + 20 * (SIGNAL + noise)) & (100 + 20 * (SIGNAL + noise) < upper)) <= 1.0
+    model.save(tmp_path / "model.ovkgp")
+    np.testing.assert_allclose(
+        ovkgp.load(tmp_path / "model.ovkgp").predict_interval(NEW, 0.9)[0],
+        model.predict_interval(NEW, 0.9)[0],
+        rtol=1e-10,
+    )
+    assert "scale" in model.summary()
+
+
 # --- predictions ----------------------------------------------------------------------------------------------------
 
 

@@ -9,11 +9,14 @@ from ovkgp.estimators.storage.kernels import blank_likelihood
 from ovkgp.estimators.storage.values import decode, encode
 from ovkgp.exceptions import InputError, ModelFileError, OptionError
 from ovkgp.inference.likelihoods import (
+    AsymmetricHuber,
     AsymmetricLaplace,
     Bernoulli,
+    EpsilonInsensitive,
     Gaussian,
     Huber,
     Laplace,
+    LogCosh,
     NegativeBinomial,
     Poisson,
     Softmax,
@@ -127,6 +130,9 @@ def test_load_rejects_modified_variational_file(tmp_path):
         Laplace(2),
         AsymmetricLaplace(2, tau=0.2),
         Huber(2, kappa=3.0),
+        AsymmetricHuber(2, tau=0.2, kappa=0.3),
+        EpsilonInsensitive(2, scale=0.4, epsilon=0.2),
+        LogCosh(2, nu=4.0),
         Bernoulli(2, link="probit"),
         Poisson(2),
         NegativeBinomial(2, dispersion=0.2),

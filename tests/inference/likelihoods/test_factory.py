@@ -33,6 +33,7 @@ def test_make_likelihood_accepts_every_name(name):
 def test_make_likelihood_names_are_the_documented_ones():
     assert set(LIKELIHOODS) == {
         *("gaussian", "student_t", "laplace", "asymmetric_laplace", "huber"),
+        *("asymmetric_huber", "epsilon_insensitive", "log_cosh"),
         *("bernoulli", "poisson", "negative_binomial", "softmax"),
     }
 

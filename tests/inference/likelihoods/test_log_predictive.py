@@ -12,12 +12,15 @@ from scipy.special import logsumexp
 from ovkgp.exceptions import InputError
 from ovkgp.inference import Prediction
 from ovkgp.inference.likelihoods import (
+    AsymmetricHuber,
     AsymmetricLaplace,
     Bernoulli,
+    EpsilonInsensitive,
     Gaussian,
     Huber,
     Laplace,
     LikelihoodPrediction,
+    LogCosh,
     NegativeBinomial,
     PerOutput,
     Poisson,
@@ -63,6 +66,10 @@ def integrated(likelihood, y, mean, variance):
         (Laplace(1, scale=0.7), REAL),
         (AsymmetricLaplace(1, scale=0.3, tau=0.9), REAL),
         (Huber(1, scale=0.5), REAL),
+        (AsymmetricHuber(1, scale=0.5, tau=0.8, kappa=2.0), REAL),
+        (EpsilonInsensitive(1, scale=0.5, epsilon=2.0), REAL),
+        (LogCosh(1, scale=0.7), REAL),
+        (LogCosh(1, scale=0.5, nu=5.0), REAL),
         (Bernoulli(1), [0.0, 1.0]),
         (Bernoulli(1, link="probit"), [0.0, 1.0]),
         (Poisson(1), COUNTS),
@@ -83,7 +90,11 @@ def test_log_predictive_equals_numerical_integral(likelihood, values):
 
 
 @pytest.mark.parametrize(
-    "likelihood", [StudentT(1), Laplace(1), Huber(1), Bernoulli(1), Poisson(1), NegativeBinomial(1)]
+    "likelihood",
+    [
+        *(StudentT(1), Laplace(1), Huber(1), AsymmetricHuber(1), EpsilonInsensitive(1), LogCosh(1)),
+        *(Bernoulli(1), Poisson(1), NegativeBinomial(1)),
+    ],
 )
 def test_log_predictive_equals_log_density_without_latent_variance(likelihood):
     y, mean = column(0.0, 1.0), column(0.4, -0.7)
@@ -100,7 +111,10 @@ def test_log_predictive_of_counts_sums_to_one(likelihood):
     assert found[:4].exp().sum().item() == pytest.approx(below.item(), abs=1e-9)
 
 
-@pytest.mark.parametrize("likelihood", [StudentT(1, scale=1.0, df=5.0), Laplace(1, scale=1.0), Huber(1, scale=1.0)])
+@pytest.mark.parametrize(
+    "likelihood",
+    [kind(1, scale=1.0) for kind in (Laplace, Huber, AsymmetricHuber, LogCosh)] + [StudentT(1, scale=1.0, df=5.0)],
+)
 def test_log_predictive_equals_noise_density_at_gross_errors(likelihood):
     y = column(1e3, -1e4)
     found = likelihood.log_predictive(y, column(0.0, 0.0), column(1e-6, 1e-6))
@@ -113,7 +127,7 @@ def test_log_predictive_is_minus_infinity_outside_of_the_support_and_keeps_nan()
     for likelihood in (Bernoulli(1), Bernoulli(1, link="probit"), Poisson(1), NegativeBinomial(1)):
         found = likelihood.log_predictive(y, zero, one).flatten()
         assert found[0] == found[1] == -torch.inf and found[2].isnan() and found[3] < 0
-    for likelihood in (Gaussian(1), StudentT(1), Laplace(1), Huber(1)):
+    for likelihood in (Gaussian(1), StudentT(1), Laplace(1), Huber(1), AsymmetricHuber(1), LogCosh(1)):
         assert likelihood.log_predictive(y, zero, one).isnan().flatten().tolist() == [False, False, True, False]
 
 
