@@ -44,6 +44,7 @@ def test_bt_82_field_is_the_closed_form_of_its_frequencies_and_weights():
     np.testing.assert_allclose(Y, field, atol=ROUNDING)
 
 
+@pytest.mark.slow
 def test_bt_82_potential_and_field_have_the_variances_of_the_kernel():
     """Over seeds, f(x) has variance 1 and ∇f(x) covariance I/σ²: the curl-free kernel at zero lag."""
     truths = [make_curl_free_field(1, num_dims=2, num_frequencies=200, random_state=i).truth for i in range(400)]

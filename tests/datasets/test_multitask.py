@@ -137,6 +137,7 @@ def test_low_rank_outputs_have_the_requested_rank(rank):
     assert np.linalg.matrix_rank(truth(X), tol=1e-9) == rank
 
 
+@pytest.mark.slow
 def test_low_rank_outputs_have_the_covariance_of_the_kernel():
     """Over seeds, E y(x) y(z)ᵀ given A is k(x, z) A/3, as θ has variance 1/3; tr A = ‖A‖ = 1 at rank one."""
     points = np.array([[0.0, 0.0], [0.5, 0.5]])

@@ -34,7 +34,7 @@ def slope(sizes, errors):
 
 
 @pytest.mark.parametrize("missing", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["decomposable", "curl-free"])
+@pytest.mark.parametrize("name", [pytest.param("decomposable", marks=pytest.mark.slow), "curl-free"])
 def test_id_6_error_decays_with_root_of_num_frequencies(name, missing):
     """The slope of the root-mean-square error over 10 seeds against D, on log scales, is −½ up to 0.15."""
     kernel, X, Y = problem(name, missing)

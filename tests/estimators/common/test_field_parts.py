@@ -96,6 +96,7 @@ def test_std_of_derivatives_is_that_of_difference_quotients(kind):
     np.testing.assert_allclose(std[0], np.sqrt(weights @ cov @ weights), rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_std_of_derivatives_with_features_is_near_the_exact_one():
     exact = fit("helmholtz", base_kernel="rbf", hyperparameters="evidence")
     features = fit("helmholtz", base_kernel="rbf", approximation="orff", num_frequencies=1000)

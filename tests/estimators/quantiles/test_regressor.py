@@ -344,6 +344,7 @@ def test_predict_interval_rejects_several_levels(fitted, sine):
         fitted.predict_interval(sine.X, [0.5, 0.9])
 
 
+@pytest.mark.slow
 def test_outliers_hardly_change_inner_quantiles():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))

@@ -91,6 +91,7 @@ def test_lt_106_default_budgets_are_27_and_50():
     assert (BayesSearchCV(Ridge(), ALPHA).n_startup, BayesSearchCV(Ridge(), ALPHA).n_iter) == (27, 50)
 
 
+@pytest.mark.slow
 def test_search_beats_random_search_with_same_budget():
     ours = [search(n_startup=10, n_iter=10, random_state=seed).fit(X, y).best_score_ for seed in range(2)]
     theirs = [best_of_random(20, seed) for seed in range(200)]

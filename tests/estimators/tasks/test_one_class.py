@@ -77,7 +77,10 @@ def test_training_fraction_inside_is_one_minus_nu_without_calibration(lengthscal
         assert (model.predict(mixture(200, seed=0), nu) == 1).mean() == pytest.approx(1 - nu, abs=0.03)
 
 
-@pytest.mark.parametrize(("nested", "lengthscale"), [(True, "local"), (True, "median"), (False, "median")])
+@pytest.mark.parametrize(
+    ("nested", "lengthscale"),
+    [pytest.param(True, "local", marks=pytest.mark.slow), (True, "median"), (False, "median")],
+)
 def test_fraction_of_new_points_inside_is_one_minus_nu(nested, lengthscale):
     """Calibrated, and over six data sets to .03: each alone has the error of a quantile of 200 values."""
     options = {"nested": nested, "lengthscale": lengthscale}
@@ -387,6 +390,7 @@ def test_min_nu_bounds_the_levels():
         ({"measure": "halton"}, "measure"),
         ({"measure": grid([0.001, 0.5])}, "nodes"),
         ({"measure": TaskMeasure(torch.full((30, 2), 0.5).double())}, "measure"),
+        ({"measure": TaskMeasure(torch.full((30, 2), 0.5).double(), num_dims=2)}, "one dimension"),
         ({"num_tasks": 0}, "num_tasks"),
         ({"num_frequencies": 0}, "num_frequencies"),
         ({"num_replicates": 1}, "num_replicates"),

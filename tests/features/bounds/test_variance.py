@@ -176,7 +176,7 @@ def test_scale_kernel_selects_the_columns_of_its_base_kernel_once():
 @pytest.mark.parametrize(
     "kernel",
     [
-        HelmholtzKernel(rbf(2)).double(),
+        pytest.param(HelmholtzKernel(rbf(2)).double(), marks=pytest.mark.slow),
         DecomposableKernel(rbf(2), output_matrix=GAMMA)
         + DecomposableKernel(rbf(2, 0.4), output_matrix=GAMMA.flip(0, 1)),
         CurlFreeKernel(rbf(2, vector([0.6, 1.2]))),

@@ -262,6 +262,7 @@ def test_gradient_of_residuals_is_exact(components, missing, noise):
     close(got, expected, 1e-5)  # the solves of the evidence stop at 1e-6
 
 
+@pytest.mark.slow
 def test_gradient_converges_with_many_probes():
     """Every argument at once, entry by entry, with 20 000 probes: 1/√20000 of the largest entry, times six."""
     grams, outputs, noise, R = problem(noise="full, by point", n=12)

@@ -271,6 +271,7 @@ def test_online_posterior_mean_is_the_expansion(average):
     np.testing.assert_allclose(found.predict(X).mean.numpy(), (K @ coefficients.ravel()).reshape(-1, 2), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_online_posterior_draws_have_mean_and_standard_deviation():
     _, X, _, found = posterior("decomposable", budget=20)
     draws = found.sample_functions(3000, random_state=0)(X[:4])

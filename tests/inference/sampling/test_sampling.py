@@ -103,7 +103,7 @@ def conjugate(p=2, n=20):
     return gp, X, Y, mean, np.linalg.inv(precision)
 
 
-@pytest.mark.parametrize("method", ["nuts", "svi", "laplace"])
+@pytest.mark.parametrize("method", ["nuts", pytest.param("svi", marks=pytest.mark.slow), "laplace"])
 def test_conjugate_posterior_is_recovered(method):
     gp, X, Y, mean, covariance = conjugate()
     data = sample_hyperparameters(gp, X, Y, method, random_state=1, **DRAWS_ALONE)

@@ -263,6 +263,7 @@ def test_iterative_evidence_gradient_is_within_monte_carlo_error(missing, noise,
     assert (np.abs(draws - expected) < 6 * std + floor).all(), names
 
 
+@pytest.mark.slow
 def test_iterative_evidence_standard_error_is_calibrated(monkeypatch):
     """Where the preconditioner is too small to be exact: errors over seeds, in units of each standard error."""
     problem = Problem("lmc", "per_output", 0.3, strategy="iterative", n=25)

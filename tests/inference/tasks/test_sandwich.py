@@ -156,6 +156,7 @@ def test_sandwich_is_the_variance_over_data_sets():
     assert abs(ratio.mean().item() - 1) < 0.1
 
 
+@pytest.mark.slow
 def test_sandwich_agrees_with_the_bayesian_bootstrap():
     rng, draws = np.random.default_rng(0), []
     for _ in range(60):
