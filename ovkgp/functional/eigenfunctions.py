@@ -73,11 +73,11 @@ class EigenFactor(Factor):
         self.pairs = pairs
 
     def __call__(self, points: Tensor) -> Tensor:
-        return self.pairs.functions(points.flatten()) * self.pairs.values.sqrt()
+        return self.pairs.functions(_as_tasks(points)) * self.pairs.values.sqrt()
 
     def slopes(self, points: Tensor) -> Tensor:
         """Return ∂_θ of the rows, (k, m)."""
-        return self.pairs.functions(points.flatten(), 1) * self.pairs.values.sqrt()
+        return self.pairs.functions(_as_tasks(points), 1) * self.pairs.values.sqrt()
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,17 @@ class LaplaceFunctions:
 
 @dataclass(frozen=True)
 class FeatureFunctions:
-    """ψ(θ) = F(θ)ᵀP of F = (cos ω_iθ, sin ω_iθ) for frequencies (D,) and P (2D, r)."""
+    """ψ(θ) = F(θ)ᵀP of F = (cos ω_iᵀθ, sin ω_iᵀθ) for frequencies (D,), or (D, b) in R^b, and P (2D, r)."""
 
     frequencies: Tensor
     projection: Tensor
 
     def __call__(self, tasks: Tensor, order: int = 0) -> Tensor:
+        if self.frequencies.dim() == 2:
+            if order:
+                raise SmoothnessError("Derivatives of eigenfunctions of features are available in one dimension only.")
+            angles = tasks @ self.frequencies.mT
+            return torch.cat([angles.cos(), angles.sin()], -1) @ self.projection
         angles = tasks.unsqueeze(-1) * self.frequencies + order * math.pi / 2
         rows = torch.cat([angles.cos(), angles.sin()], -1) * self.frequencies.repeat(2) ** order
         return rows @ self.projection
@@ -378,8 +383,8 @@ def sampled_eigenpairs(kernel: Kernel, measure: TaskMeasure, cutoff: float = EIG
     elsewhere. Nodes without weight are omitted. Complexity: O(m³) once, O(k m²) for k tasks.
     """
     if not measure.is_shared:
-        raise InputError("measure must have nodes of shape (m,), shared by all rows.")
-    return _sample_eigenpairs(kernel, measure.nodes.unsqueeze(-1), measure.weights, cutoff)
+        raise InputError("measure must have nodes of shape (m,) or (m, b), shared by all rows.")
+    return _sample_eigenpairs(kernel, measure.points, measure.weights, cutoff)
 
 
 def _sample_eigenpairs(kernel: Kernel, nodes: Tensor, weights: Tensor, cutoff: float) -> Eigenpairs:
@@ -434,12 +439,19 @@ def gaussian_eigenpairs(num_pairs: int, lengthscale: float = 1.0, std: float = 1
 def feature_eigenpairs(
     frequencies: Tensor, measure: TaskMeasure | None = None, cutoff: float = EIGENVALUE_CUTOFF
 ) -> Eigenpairs:
-    """Compute the eigenpairs of T for the random Fourier features F/√D, F(θ) = (cos ω_iθ, sin ω_iθ) (LT-24, LT-E-16).
+    """Compute the eigenpairs of T for the random Fourier features F/√D, F(θ) = (cos ω_iᵀθ, sin ω_iᵀθ) (LT-24, LT-E-16).
 
-    With ∫ F Fᵀ dμ = V e Vᵀ: λ_j = e_j/D and ψ_j = Fᵀ V_j/√e_j, for frequencies ω (D,). If `measure` is None, μ is
-    uniform on [0, 1] and the integral is in closed form. Complexity: O(D³) once, O(k D²) for k tasks.
+    With ∫ F Fᵀ dμ = V e Vᵀ: λ_j = e_j/D and ψ_j = Fᵀ V_j/√e_j, for frequencies ω (D,), or (D, b) for tasks in R^b. If
+    `measure` is None, μ is uniform on [0, 1]^b and the integral is in closed form. Complexity: O(D³ + D² b) once,
+    O(k D²) for k tasks.
     """
-    frequencies = torch.as_tensor(frequencies).double().flatten()
+    frequencies = torch.as_tensor(frequencies).double()
+    frequencies = frequencies.flatten() if frequencies.dim() != 2 or frequencies.shape[1] == 1 else frequencies
+    num_dims = 1 if frequencies.dim() == 1 else frequencies.shape[1]
+    if measure is not None and measure.num_dims != num_dims:
+        raise InputError(
+            f"measure must have tasks in R^{num_dims}, as many dimensions as frequencies has columns, got num_dims={measure.num_dims}."
+        )
     if measure is None:
         moments = uniform_moments(frequencies)
     else:
@@ -460,18 +472,21 @@ def _decreasing_eigenpairs(matrix: Tensor, cutoff: float) -> tuple[Tensor, Tenso
 
 
 def uniform_moments(frequencies: Tensor) -> Tensor:
-    """Return ∫₀¹ F Fᵀ dθ (2D, 2D) of F = (cos ω_iθ, sin ω_iθ) in closed form."""
-    less, more = frequencies.unsqueeze(-1) - frequencies, frequencies.unsqueeze(-1) + frequencies
-    cosines, sines = (_sinc(less) + _sinc(more)) / 2, (_sinc(less) - _sinc(more)) / 2
-    mixed = (_versed(more) + _versed(less)) / 2  # ∫ sin ω_iθ cos ω_jθ
+    """Return ∫ F Fᵀ dθ (2D, 2D) over [0, 1]^b of F = (cos ω_iᵀθ, sin ω_iᵀθ), for ω (D,) or (D, b), in closed form."""
+    columns = frequencies.unsqueeze(-1) if frequencies.dim() == 1 else frequencies
+    less, more = columns.unsqueeze(1) - columns, columns.unsqueeze(1) + columns
+    (cos_less, sin_less), (cos_more, sin_more) = _integrate_cos_sin(less), _integrate_cos_sin(more)
+    cosines, sines = (cos_less + cos_more) / 2, (cos_less - cos_more) / 2
+    mixed = (sin_more + sin_less) / 2  # ∫ sin ω_iᵀθ cos ω_jᵀθ
     return torch.cat([torch.cat([cosines, mixed.mT], 1), torch.cat([mixed, sines], 1)])
 
 
-def _sinc(z: Tensor) -> Tensor:
-    """Return sin z / z."""
-    return torch.sinc(z / math.pi)
+def _integrate_cos_sin(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ∫ cos zᵀθ and ∫ sin zᵀθ over [0, 1]^b for z (…, b): real and imaginary parts of Π_j e^{i z_j/2} sinc(z_j/2)."""
+    size, phase = torch.sinc(z / (2 * math.pi)).prod(-1), z.sum(-1) / 2
+    return size * phase.cos(), size * phase.sin()
 
 
-def _versed(z: Tensor) -> Tensor:
-    """Return (1 − cos z)/z = sin(z/2) sinc(z/2), 0 at 0."""
-    return (z / 2).sin() * _sinc(z / 2)
+def _as_tasks(points: Tensor) -> Tensor:
+    """Return points (k, 1) or (k,) as tasks (k,), and points (k, b) as they are."""
+    return points.flatten() if points.dim() == 1 or points.shape[-1] == 1 else points

@@ -34,8 +34,8 @@ class RandomFourier(Dictionary):
 
     Notes
     -----
-    φ(t)ᵀφ(s) = (1/D) Σ_i cos ω_iᵀ(t − s), an unbiased estimate of the kernel with the exact diagonal. The second half are sines (BO-E-10). In one
-    dimension the Gram and roughness matrices are in closed form (LT-24). Complexity: O(k D b) for k points.
+    φ(t)ᵀφ(s) = (1/D) Σ_i cos ω_iᵀ(t − s), an unbiased estimate of the kernel with the exact diagonal. The second half are sines (BO-E-10). The
+    Gram and roughness matrices are in closed form (LT-24). Complexity: O(k D b) for k points, O(D² b) for the matrices.
 
     References
     ----------
@@ -75,10 +75,9 @@ class RandomFourier(Dictionary):
         return np.tile(np.prod(self.frequencies ** np.array(order), 1), 2)
 
     def _gram_of(self, order: tuple[int, ...]) -> np.ndarray:
-        if self.num_dims > 1:
-            return super()._gram_of(order)
-        moments = uniform_moments(torch.from_numpy(self.frequencies[:, 0] * self.volume)).numpy() * self.volume
-        if order[0] % 2:  # derivatives of cosines are −sines, of sines cosines
+        widths = np.diff(self.domain).ravel()
+        moments = uniform_moments(torch.from_numpy(self.frequencies * widths)).numpy() * self.volume
+        if sum(order) % 2:  # derivatives of cosines are −sines, of sines cosines
             half = len(self.frequencies)
             sign = np.repeat([-1.0, 1.0], half)
             moments = np.roll(moments, half, (0, 1)) * np.outer(sign, sign)

@@ -9,12 +9,9 @@ from ovkgp.losses.measures import (
     Coordinates,
     TaskMeasure,
     Truncated,
-    gauss_legendre,
     grid,
-    monte_carlo,
-    sobol,
+    product_measure,
     star_discrepancy,
-    trapezoid,
 )
 from ovkgp.losses.piecewise import (
     CostSensitiveHinge,
@@ -24,6 +21,7 @@ from ovkgp.losses.piecewise import (
     SmoothedHinge,
     SmoothedPinball,
 )
+from ovkgp.losses.quadrature_rules import gauss_legendre, monte_carlo, sobol, trapezoid
 from ovkgp.losses.smooth import EpsilonInsensitive, Huber, LogCosh, Square
 
 __all__ = [
@@ -54,6 +52,7 @@ __all__ = [
     "kernel_quadrature",
     "kernel_rule",
     "monte_carlo",
+    "product_measure",
     "sobol",
     "star_discrepancy",
     "trapezoid",

@@ -21,7 +21,8 @@ class Loss(ABC):
     """Base class of convex losses of one number, applied entry by entry.
 
     In all methods, predictions u and slopes a have shape (..., n, m), targets y have shape (n, m), or (n, 1) if all
-    tasks share a target, and tasks θ have shape (m,) or (n, m). The result has the shape of u. All tensors are float64.
+    tasks share a target, and tasks θ have shape (m,) or (n, m), with a last axis of length b for tasks in R^b with b > 1.
+    The result has the shape of u. All tensors are float64.
     `derivative` is a subgradient at a kink; `curvature` is 0 there. A subclass defines the abstract methods, and
     `slope_range` if its slopes are bounded.
 
@@ -31,6 +32,8 @@ class Loss(ABC):
         Name of the loss.
     slope_scale : float
         Size of a typical slope, the scale of rounding errors in `conjugate`.
+    num_task_dims : int or None
+        Dimension b of the tasks on which the loss depends; None if it is the same for all tasks, in any dimension.
 
     Notes
     -----
@@ -39,6 +42,7 @@ class Loss(ABC):
 
     name: str
     slope_scale = 1.0
+    num_task_dims: int | None = 1
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -112,12 +116,27 @@ class CurveLoss(ABC):
     @property
     @abstractmethod
     def nodes(self) -> Tensor:
-        """Tasks θ_j, (m,) or (n, m)."""
+        """Tasks θ_j, (m,) or (n, m), with a last axis of length b for tasks in R^b with b > 1."""
 
     @property
     @abstractmethod
     def weights(self) -> Tensor:
         """Weights η_j ≥ 0, (m,) or (n, m), with sum 1 over the last axis if no entry is missing."""
+
+    @property
+    def num_dims(self) -> int:
+        """Dimension b of a task."""
+        return 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Number m of nodes."""
+        return self.weights.shape[-1]
+
+    @property
+    def has_shared_nodes(self) -> bool:
+        """Whether all rows have the same nodes."""
+        return self.nodes.dim() == (1 if self.num_dims == 1 else 2)
 
     @abstractmethod
     def value(self, u: Tensor, y: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class CurveHuber(ConvolvedLoss):
         super().__init__(p, measure)
 
     def __repr__(self) -> str:
-        return f"CurveHuber(kappa={self.kappa!r}, p={self.p!r}, {self.nodes.shape[-1]} nodes)"
+        return f"CurveHuber(kappa={self.kappa!r}, p={self.p!r}, {self.num_nodes} nodes)"
 
     def value_and_derivative(self, u: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         d = self._error(u, y)
@@ -155,7 +155,7 @@ class CurveInsensitive(ConvolvedLoss):
         super().__init__(p, measure)
 
     def __repr__(self) -> str:
-        return f"CurveInsensitive(epsilon={self.epsilon!r}, p={self.p!r}, {self.nodes.shape[-1]} nodes)"
+        return f"CurveInsensitive(epsilon={self.epsilon!r}, p={self.p!r}, {self.num_nodes} nodes)"
 
     def value_and_derivative(self, u: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         slope = self._shrink(self._error(u, y))

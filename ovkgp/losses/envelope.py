@@ -53,6 +53,10 @@ class Envelope(Loss):
     def slope_scale(self) -> float:
         return self.loss.slope_scale
 
+    @property
+    def num_task_dims(self) -> int | None:
+        return self.loss.num_task_dims
+
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         # sup_a a u − ℓ*(a) − κ/2 a² is attained at the slope, which therefore needs no gradient
         slope = self.derivative(u.detach(), y, tasks)
@@ -138,6 +142,10 @@ class CurveEnvelope(CurveLoss):
     @property
     def weights(self) -> Tensor:
         return self.loss.weights
+
+    @property
+    def num_dims(self) -> int:
+        return self.loss.num_dims
 
     def value(self, u: Tensor, y: Tensor) -> Tensor:
         return self.value_and_derivative(u, y)[0]

@@ -28,6 +28,10 @@ class MeasuredLoss(CurveLoss):
     def weights(self) -> Tensor:
         return self.measure.weights
 
+    @property
+    def num_dims(self) -> int:
+        return self.measure.num_dims
+
     def mean(self, values: Tensor) -> Tensor:
         """Return Σ_j η_j values_j, (n,); entries of weight 0 are ignored even if they are infinite or NaN."""
         values = self._without_missing(values)
@@ -52,7 +56,8 @@ class IntegralLoss(MeasuredLoss):
     loss : Loss
         Loss ℓ of one number.
     measure : TaskMeasure
-        Nodes θ and weights η, (m,) or (n, m). An entry of weight 0 is missing.
+        Nodes θ in R^b and weights η, (m,) or (n, m). An entry of weight 0 is missing. If the loss depends on the task,
+        such as `Pinball` on a level, b must be that of the loss, `loss.num_task_dims`.
 
     Notes
     -----
@@ -73,12 +78,16 @@ class IntegralLoss(MeasuredLoss):
     """
 
     def __init__(self, loss: Loss, measure: TaskMeasure):
+        if loss.num_task_dims not in (None, measure.num_dims):
+            raise InputError(
+                f"{type(loss).__name__} requires tasks in R^{loss.num_task_dims}, got a measure with num_dims={measure.num_dims}. Use a loss that is the same for all tasks, such as Square()."
+            )
         loss.check_tasks(measure.nodes)
         super().__init__(measure)
         self.loss = loss
 
     def __repr__(self) -> str:
-        return f"IntegralLoss({self.loss!r}, {self.nodes.shape[-1]} nodes)"
+        return f"IntegralLoss({self.loss!r}, {self.num_nodes} nodes)"
 
     def value(self, u: Tensor, y: Tensor) -> Tensor:
         return self.mean(self.loss.value(u, y, self.nodes))

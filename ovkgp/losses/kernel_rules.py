@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -82,7 +83,7 @@ def kernel_quadrature(nodes, gram: Tensor, embedding: Tensor, *, negative: str =
 
     Parameters
     ----------
-    nodes : array-like of shape (m,)
+    nodes : array-like of shape (m,), or (m, b) for tasks in R^b
         Tasks θ.
     gram : Tensor of shape (m, m)
         Gram matrix K of the nodes.
@@ -116,25 +117,27 @@ def kernel_quadrature(nodes, gram: Tensor, embedding: Tensor, *, negative: str =
     weights = weights.clamp(min=0)
     if not bool(weights.sum() > 0):
         raise InputError("embedding must be the kernel mean of a probability measure; all weights are 0.")
-    return TaskMeasure(nodes, weights / weights.sum())
+    nodes = torch.as_tensor(nodes, dtype=torch.float64)
+    nodes = nodes[:, 0] if nodes.dim() == 2 and nodes.shape[1] == 1 else nodes
+    return TaskMeasure(nodes, weights / weights.sum(), nodes.shape[1] if nodes.dim() == 2 else 1)
 
 
-def gaussian_embedding(nodes: Tensor, lengthscale: float) -> tuple[Tensor, float]:
-    """Compute the kernel mean z and ∬ k of the uniform measure on [0, 1] for the kernel exp(−δ²/(2ℓ²)).
+def gaussian_embedding(nodes: Tensor, lengthscale: float | Sequence[float]) -> tuple[Tensor, float]:
+    """Compute the kernel mean z and ∬ k of the uniform measure on [0, 1]^b for the kernel exp(−Σ_j δ_j²/(2ℓ_j²)).
 
     Parameters
     ----------
-    nodes : Tensor of shape (m,)
+    nodes : Tensor of shape (m,), or (m, b) for tasks in R^b
         Tasks θ.
-    lengthscale : float
-        Lengthscale ℓ. Must be greater than 0.
+    lengthscale : float or sequence of b floats
+        Lengthscale ℓ, of all coordinates or of each. Must be greater than 0.
 
     Returns
     -------
     embedding : Tensor of shape (m,)
-        z_j = ½ √(π/γ) [erf(√γ θ_j) + erf(√γ (1 − θ_j))] with γ = 1/(2ℓ²).
+        z_j = ½ √(π/γ) [erf(√γ θ_j) + erf(√γ (1 − θ_j))] with γ = 1/(2ℓ²), multiplied over the coordinates.
     total : float
-        ∬ k = √(π/γ) erf(√γ) + (e^{−γ} − 1)/γ.
+        ∬ k = √(π/γ) erf(√γ) + (e^{−γ} − 1)/γ, multiplied over the coordinates.
 
     Examples
     --------
@@ -144,9 +147,18 @@ def gaussian_embedding(nodes: Tensor, lengthscale: float) -> tuple[Tensor, float
     >>> round(z.item(), 4), round(total, 4)
     (1.0, 1.0)
     """
-    lengthscale = check_positive("lengthscale", lengthscale)
-    nodes, gamma = torch.as_tensor(nodes, dtype=torch.float64), 1 / (2 * lengthscale**2)
-    root = math.sqrt(gamma)
-    ends = torch.erf(root * nodes) + torch.erf(root * (1 - nodes))
-    total = math.sqrt(math.pi / gamma) * math.erf(root) + math.expm1(-gamma) / gamma
-    return math.sqrt(math.pi / gamma) / 2 * ends, total
+    nodes = torch.as_tensor(nodes, dtype=torch.float64)
+    columns = nodes.unsqueeze(-1) if nodes.dim() == 1 else nodes
+    lengthscales = list(lengthscale) if isinstance(lengthscale, Sequence) else [lengthscale] * columns.shape[1]
+    if len(lengthscales) != columns.shape[1]:
+        raise InputError(
+            f"lengthscale must be one number or one per coordinate ({columns.shape[1]}), got {len(lengthscales)}."
+        )
+    embedding, total = torch.ones_like(columns[:, 0]), 1.0
+    for column, given in zip(columns.T, lengthscales, strict=True):
+        gamma = 1 / (2 * check_positive("lengthscale", given) ** 2)
+        root = math.sqrt(gamma)
+        ends = torch.erf(root * column) + torch.erf(root * (1 - column))
+        embedding = embedding * (math.sqrt(math.pi / gamma) / 2 * ends)
+        total *= math.sqrt(math.pi / gamma) * math.erf(root) + math.expm1(-gamma) / gamma
+    return embedding, total

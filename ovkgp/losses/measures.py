@@ -1,18 +1,18 @@
-"""Discrete measures on tasks: random and quasi-random samples, and quadrature rules."""
+"""Discrete measures on tasks θ in R^b, their products, and distributions of tasks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import qmc, uniform
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
 
+MAX_PRODUCT_NODES = 10_000_000  # largest number of nodes of a product of measures
 MAX_SUM_ERROR = 1e-6  # largest difference from 1 of the sum of the given weights, which are then divided by their sum
 
 
@@ -24,34 +24,52 @@ class TaskMeasure:
 
     Parameters
     ----------
-    nodes : array-like of shape (m,) or (n, m)
+    nodes : array-like of shape (m,) or (n, m), or (m, b) or (n, m, b) if b > 1
         Tasks θ, shared by all rows or per row. Stored in float64.
-    weights : array-like of the shape of `nodes` or None, default=None
+    weights : array-like of shape (m,) or (n, m) or None, default=None
         Weights η ≥ 0 with sum 1 over the last axis. If None, all nodes have the same weight.
+    num_dims : int, default=1
+        Dimension b of a task. If 1, nodes have no axis for it.
+
+    References
+    ----------
+    LT-70, LT-73
 
     Examples
     --------
     >>> from ovkgp.losses import TaskMeasure
     >>> len(TaskMeasure([0.1, 0.5, 0.9])), TaskMeasure([0.25, 0.75]).weights.tolist()
     (3, [0.5, 0.5])
+    >>> len(TaskMeasure([[0.1, 0.2], [0.5, 0.4], [0.9, 0.6]], num_dims=2))  # three tasks in R²
+    3
     """
 
     nodes: Tensor
     weights: Tensor | None = None
+    num_dims: int = 1
 
     def __post_init__(self):
+        object.__setattr__(self, "num_dims", check_count(self.num_dims, "num_dims"))
         nodes = torch.as_tensor(self.nodes, dtype=torch.float64)
-        if nodes.dim() not in (1, 2) or nodes.numel() == 0 or not bool(torch.isfinite(nodes).all()):
-            raise InputError(f"nodes must be finite, not empty and of shape (m,) or (n, m), got {tuple(nodes.shape)}.")
+        b = self.num_dims
+        dims = nodes.dim() if b == 1 else nodes.dim() - 1
+        if dims not in (1, 2) or nodes.numel() == 0 or not bool(torch.isfinite(nodes).all()):
+            raise InputError(
+                f"nodes must be finite, not empty and of shape {_describe_shapes(b)} for tasks in R^{b}, got {tuple(nodes.shape)}. Set num_dims to the dimension of a task."
+            )
+        if b > 1 and nodes.shape[-1] != b:
+            raise InputError(f"nodes has shape {tuple(nodes.shape)}, expected {_describe_shapes(b)}.")
         object.__setattr__(self, "nodes", nodes)
         object.__setattr__(self, "weights", self._normalize_weights())
 
     def _normalize_weights(self) -> Tensor:
+        shape = self.points.shape[:-1]
         if self.weights is None:
-            return torch.full_like(self.nodes, 1 / len(self))
+            return self.nodes.new_full(shape, 1 / shape[-1])
         weights = torch.as_tensor(self.weights, dtype=torch.float64)
-        if weights.shape != self.nodes.shape:
-            raise InputError(f"weights has shape {tuple(weights.shape)}, expected {tuple(self.nodes.shape)}.")
+        if weights.shape != shape:
+            advice = " Set num_dims for tasks in R^b." if weights.shape == self.nodes.shape[:-1] else ""
+            raise InputError(f"weights has shape {tuple(weights.shape)}, expected {tuple(shape)}.{advice}")
         total = weights.sum(-1, keepdim=True)
         if not bool((weights >= 0).all()):
             raise InputError("weights must be at least 0; a loss with negative weights is not convex.")
@@ -61,12 +79,17 @@ class TaskMeasure:
 
     def __len__(self) -> int:
         """Return the number m of nodes."""
-        return self.nodes.shape[-1]
+        return self.points.shape[-2]
 
     @property
     def is_shared(self) -> bool:
         """Whether all rows share the nodes."""
-        return self.nodes.dim() == 1
+        return self.points.dim() == 2
+
+    @property
+    def points(self) -> Tensor:
+        """Nodes with an axis for their coordinates also if b = 1, (m, b) or (n, m, b), as kernels expect them."""
+        return self.nodes.unsqueeze(-1) if self.num_dims == 1 else self.nodes
 
     def integral(self, values: Tensor) -> Tensor:
         """Return Σ_j η_j f_j over the last axis of values f (..., m)."""
@@ -97,6 +120,7 @@ class Coordinates:
 
     num_coordinates: int
     is_shared = True
+    num_dims = 1
 
     def __len__(self) -> int:
         return self.num_coordinates
@@ -154,98 +178,22 @@ class Truncated:
         return self.low, self.high
 
 
-def monte_carlo(num_nodes: int, distribution=None, *, num_rows: int | None = None, random_state=None) -> TaskMeasure:
-    """Draw independent nodes with equal weights.
+def product_measure(*measures: TaskMeasure) -> TaskMeasure:
+    """Return the product of measures, with the tasks (θ_1, θ_2, …) and the products of their weights.
 
     Parameters
     ----------
-    num_nodes : int
-        Number of nodes.
-    distribution : frozen scipy.stats distribution or None, default=None
-        Distribution of the nodes. If None, uniform on [0, 1].
-    num_rows : int or None, default=None
-        Number of rows with separate nodes; one node per row already gives a consistent estimate. If None, all rows
-        share the nodes.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed or random number generator.
+    *measures : TaskMeasure
+        Measures with shared nodes, in any dimensions.
 
     Returns
     -------
     TaskMeasure
-        Nodes of shape (num_nodes,) or (num_rows, num_nodes).
+        Nodes of shape (m_1 m_2 …, b_1 + b_2 + …), the last measure varying fastest.
 
-    References
-    ----------
-    LT-70
-
-    Examples
-    --------
-    >>> from ovkgp.losses import monte_carlo
-    >>> monte_carlo(1, num_rows=50, random_state=0).nodes.shape
-    torch.Size([50, 1])
-    """
-    shape = (_check_count(num_nodes),)
-    if num_rows is not None:
-        shape = (_check_count(num_rows, "num_rows"), *shape)
-    uniforms = np.random.default_rng(_draw_seed(random_state)).uniform(size=shape)
-    return TaskMeasure(_map_to_distribution(uniforms, distribution))
-
-
-def sobol(num_nodes: int, distribution=None, *, scramble: bool = True, random_state=None) -> TaskMeasure:
-    """Map a Sobol sequence through the quantile function of a distribution, with equal weights.
-
-    Parameters
-    ----------
-    num_nodes : int
-        Number of nodes.
-    distribution : frozen scipy.stats distribution or None, default=None
-        Distribution of the nodes. If None, uniform on [0, 1].
-    scramble : bool, default=True
-        Whether to scramble the sequence. If False, its first point 0 is omitted, since its quantile may be infinite.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed or random number generator of the scrambling.
-
-    Returns
-    -------
-    TaskMeasure
-        Nodes of shape (num_nodes,).
-
-    References
-    ----------
-    LT-71
-
-    Examples
-    --------
-    >>> from ovkgp.losses import sobol
-    >>> sorted(sobol(3, scramble=False).nodes.tolist())
-    [0.25, 0.5, 0.75]
-    """
-    engine = qmc.Sobol(d=1, scramble=scramble, rng=np.random.default_rng(_draw_seed(random_state)))
-    first = 0 if scramble else 1
-    # SciPy warns unless the size is a power of 2; the first points are the same
-    size = 2 ** int(np.ceil(np.log2(_check_count(num_nodes) + first)))
-    return TaskMeasure(_map_to_distribution(engine.random(size)[first : first + num_nodes, 0], distribution))
-
-
-def gauss_legendre(
-    num_nodes: int, low: float | None = None, high: float | None = None, distribution=None
-) -> TaskMeasure:
-    """Return the Gauss–Legendre rule on [low, high], weighted by the density of a distribution.
-
-    Parameters
-    ----------
-    num_nodes : int
-        Number m of nodes.
-    low, high : float or None, default=None
-        Ends of the interval. If None, those of the support of `distribution`, or 0 and 1.
-    distribution : frozen scipy.stats distribution or None, default=None
-        Distribution of the tasks. If None, uniform on [low, high]; polynomials of degree 2m − 1 are then integrated
-        exactly.
-
-    Returns
-    -------
-    TaskMeasure
-        Nodes and weights of shape (num_nodes,).
+    Notes
+    -----
+    Complexity: O(m b) for m nodes in all, which grow exponentially with the number of measures; `sobol` does not.
 
     References
     ----------
@@ -253,34 +201,41 @@ def gauss_legendre(
 
     Examples
     --------
-    >>> from scipy.stats import beta
-    >>> from ovkgp.losses import gauss_legendre
-    >>> measure = gauss_legendre(5, distribution=beta(2, 1))
-    >>> round(measure.integral(measure.nodes).item(), 12)  # the mean of the distribution with density 2θ
-    0.666666666667
+    >>> from ovkgp.losses import gauss_legendre, product_measure, trapezoid
+    >>> measure = product_measure(gauss_legendre(3), trapezoid([0.0, 0.5, 1.0]))
+    >>> measure.nodes.shape, round(measure.integral(measure.nodes.prod(-1)).item(), 12)  # ∫∫ s t ds dt
+    (torch.Size([9, 2]), 0.25)
     """
-    ends = (0.0, 1.0) if distribution is None else distribution.support()
-    low, high = (end if given is None else float(given) for given, end in zip((low, high), ends, strict=True))
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise OptionError(f"[low, high] must be a bounded interval, got [{low}, {high}]. Truncate the distribution.")
-    points, weights = np.polynomial.legendre.leggauss(_check_count(num_nodes))
-    nodes = low + (high - low) * (points + 1) / 2
-    return grid(nodes, weights / 2 if distribution is None else weights * distribution.pdf(nodes))
+    if not measures or not all(isinstance(measure, TaskMeasure) and measure.is_shared for measure in measures):
+        raise InputError("measures must be task measures with nodes shared by all rows.")
+    count = math.prod(map(len, measures))
+    if count > MAX_PRODUCT_NODES:
+        raise OptionError(
+            f"The product must have at most {MAX_PRODUCT_NODES} nodes, got {count}. Use fewer nodes per coordinate, or sobol."
+        )
+    index = torch.cartesian_prod(*(torch.arange(len(measure)) for measure in measures)).reshape(count, -1)
+    nodes = torch.cat([measure.points[column] for measure, column in zip(measures, index.T, strict=True)], -1)
+    weights = torch.stack([measure.weights[column] for measure, column in zip(measures, index.T, strict=True)]).prod(0)
+    return TaskMeasure(nodes.squeeze(-1), weights, nodes.shape[-1])
 
 
-def grid(nodes, weights=None, *, density: Callable | None = None, proposal: Callable | None = None) -> TaskMeasure:
+def grid(
+    nodes, weights=None, *, density: Callable | None = None, proposal: Callable | None = None, num_dims: int = 1
+) -> TaskMeasure:
     """Return a measure on given nodes, with weights proportional to weights · density(θ) / proposal(θ).
 
     Parameters
     ----------
-    nodes : array-like of shape (m,) or (n, m)
+    nodes : array-like of shape (m,) or (n, m), or (m, b) or (n, m, b) if b > 1
         Tasks θ.
-    weights : array-like of the shape of `nodes` or None, default=None
+    weights : array-like of shape (m,) or (n, m) or None, default=None
         Weights, up to a constant factor. If None, all are equal.
     density : callable or None, default=None
-        Density of the target measure, up to a constant factor. If None, 1.
+        Density of the target measure at the nodes, up to a constant factor. If None, 1.
     proposal : callable or None, default=None
         Density from which the nodes were drawn, up to a constant factor. If None, 1.
+    num_dims : int, default=1
+        Dimension b of a task.
 
     Returns
     -------
@@ -297,49 +252,21 @@ def grid(nodes, weights=None, *, density: Callable | None = None, proposal: Call
     >>> grid([0.25, 0.75], density=lambda t: 2 * t).weights.tolist()
     [0.25, 0.75]
     """
-    nodes = torch.as_tensor(nodes, dtype=torch.float64)
-    weights = torch.ones_like(nodes) if weights is None else torch.as_tensor(weights, dtype=torch.float64)
+    equal = TaskMeasure(nodes, num_dims=num_dims)
+    nodes = equal.nodes
+    weights = torch.ones_like(equal.weights) if weights is None else torch.as_tensor(weights, dtype=torch.float64)
     for function, power in ((density, 1), (proposal, -1)):
         if function is not None:
-            weights = weights * torch.as_tensor(np.asarray(function(nodes.numpy())), dtype=torch.float64) ** power
+            values = torch.as_tensor(np.asarray(function(nodes.numpy())), dtype=torch.float64)
+            if values.shape != equal.weights.shape:
+                raise InputError(
+                    f"density and proposal must return shape {tuple(equal.weights.shape)}, one number per node, got {tuple(values.shape)}."
+                )
+            weights = weights * values**power
     total = weights.sum(-1, keepdim=True)
     if not bool((torch.isfinite(weights) & (total > 0)).all()):
         raise InputError("weights must be finite and have a positive sum.")
-    return TaskMeasure(nodes, weights / total)
-
-
-def trapezoid(nodes, low: float = 0.0, high: float = 1.0) -> TaskMeasure:
-    """Return the trapezoidal rule, which integrates linear splines that are constant beyond the outer nodes.
-
-    Parameters
-    ----------
-    nodes : array-like of shape (m,)
-        Strictly increasing tasks in [low, high].
-    low, high : float, default=0.0 and 1.0
-        Ends of the interval.
-
-    Returns
-    -------
-    TaskMeasure
-        The nodes with weights that sum to 1.
-
-    References
-    ----------
-    LT-E-27
-
-    Examples
-    --------
-    >>> from ovkgp.losses import trapezoid
-    >>> [round(w, 6) for w in trapezoid([0.1, 0.5, 0.7]).weights.tolist()]
-    [0.3, 0.3, 0.4]
-    """
-    nodes = torch.as_tensor(nodes, dtype=torch.float64)
-    inside = nodes.dim() == 1 and len(nodes) > 0 and bool(((nodes >= low) & (nodes <= high)).all())
-    if not inside or not bool((nodes.diff() > 0).all()):
-        raise InputError(f"nodes must be a strictly increasing vector in [{low}, {high}].")
-    # node j represents the points nearer to it than to its neighbors
-    edges = torch.cat([nodes.new_tensor([low]), (nodes[1:] + nodes[:-1]) / 2, nodes.new_tensor([high])])
-    return TaskMeasure(nodes, edges.diff() / (high - low))
+    return TaskMeasure(nodes, weights / total, num_dims)
 
 
 def star_discrepancy(measure: TaskMeasure) -> float:
@@ -348,7 +275,7 @@ def star_discrepancy(measure: TaskMeasure) -> float:
     Parameters
     ----------
     measure : TaskMeasure
-        Measure with shared nodes.
+        Measure with shared nodes in one dimension.
 
     Returns
     -------
@@ -371,6 +298,10 @@ def star_discrepancy(measure: TaskMeasure) -> float:
     """
     if not measure.is_shared:
         raise InputError("measure must have nodes shared by all rows, got nodes per row.")
+    if measure.num_dims != 1:
+        raise InputError(
+            f"The star discrepancy requires tasks in one dimension, got num_dims={measure.num_dims}. Use scipy.stats.qmc.discrepancy."
+        )
     nodes, order = measure.nodes.sort()
     after = measure.weights[order].cumsum(0)
     before = after - measure.weights[order]
@@ -378,20 +309,12 @@ def star_discrepancy(measure: TaskMeasure) -> float:
     return jumps.max().item()
 
 
-def _map_to_distribution(uniforms: np.ndarray, distribution) -> Tensor:
-    """Map uniform numbers through the quantile function."""
-    distribution = uniform() if distribution is None else distribution
-    return torch.from_numpy(np.asarray(distribution.ppf(uniforms), dtype=np.float64))
+def _describe_shapes(num_dims: int) -> str:
+    """Return the shapes of nodes in R^b for messages."""
+    return "(m,) or (n, m)" if num_dims == 1 else f"(m, {num_dims}) or (n, m, {num_dims})"
 
 
-def _draw_seed(random_state) -> int:
-    """Draw a seed; unlike `as_seed`, an int seeds the draw."""
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31))
-    return int(check_random_state(random_state).randint(2**31))
-
-
-def _check_count(number: int, name: str = "num_nodes") -> int:
+def check_count(number: int, name: str = "num_nodes") -> int:
     """Return a count as an int; unlike `check_integer`, accept 8.0 and reject True."""
     if isinstance(number, bool) or int(number) != number or number < 1:
         raise OptionError(f"{name} must be an integer and at least 1, got {number!r}.")

@@ -30,6 +30,7 @@ class Square(Loss):
     """
 
     name = "square"
+    num_task_dims = None
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         return (u - y).square_().div_(2)
@@ -177,6 +178,7 @@ class LogCosh(Loss):
     """
 
     name = "log_cosh"
+    num_task_dims = None
 
     def __init__(self, nu: float):
         self.nu = check_positive("nu", nu)

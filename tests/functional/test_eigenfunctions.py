@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
-from scipy.stats import norm
+from scipy.stats import beta, norm, uniform
 
-from ovkgp.exceptions import InputError, KernelTypeError
+from ovkgp.exceptions import InputError, KernelTypeError, SmoothnessError
 from ovkgp.functional import BSplines, Eigenfunctions, GaussianEigenfunctions, RandomFourier
 from ovkgp.functional.eigenfunctions import (
     EigenFactor,
@@ -19,7 +19,7 @@ from ovkgp.functional.eigenfunctions import (
     uniform_moments,
 )
 from ovkgp.kernels import LaplaceKernel
-from ovkgp.losses import TaskMeasure, gauss_legendre
+from ovkgp.losses import TaskMeasure, gauss_legendre, product_measure, sobol
 
 FINE = gauss_legendre(400)
 
@@ -115,6 +115,40 @@ def test_lt_e_16_eigenpairs_of_fourier_features(measure):
     assert orthonormality(pairs.first(4), rule) < 1e-9
     rows = EigenFactor(pairs)(t[:, None])
     assert torch.allclose(rows @ rows.T, torch.cos((t[:, None, None] - t[:, None]) * frequencies).mean(-1), atol=1e-8)
+
+
+def test_lt_24_eigenpairs_of_fourier_features_in_the_plane():
+    """Moments over [0, 1]² in closed form equal a product rule, and T̃ψ = λψ; another measure by its nodes."""
+    rule = gauss_legendre(24, num_dims=2)
+    frequencies = 3 * torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    angles = rule.nodes @ frequencies.T
+    F = torch.cat([angles.cos(), angles.sin()], 1)
+    assert torch.allclose(uniform_moments(frequencies), (F * rule.weights[:, None]).T @ F, atol=1e-12)
+    t = torch.tensor([[0.25, 0.4], [0.6, 0.9]], dtype=torch.float64)
+    for measure in (None, sobol(64, [beta(2, 1), uniform()], random_state=0)):
+        pairs, used = feature_eigenpairs(frequencies, measure).first(4), rule if measure is None else measure
+        kernel = torch.cos((t[:, None] - used.nodes) @ frequencies.T).mean(-1)
+        image = (kernel * used.weights) @ pairs.functions(used.nodes)
+        assert torch.allclose(image, pairs.values * pairs.functions(t), atol=1e-10)
+        assert torch.allclose(EigenFactor(pairs)(t), pairs.functions(t) * pairs.values.sqrt())
+    with pytest.raises(InputError, match="num_dims=1"):
+        feature_eigenpairs(frequencies, gauss_legendre(5))
+    with pytest.raises(SmoothnessError, match="one dimension"):
+        EigenFactor(pairs).slopes(t)
+
+
+def test_sampled_pairs_in_the_plane_are_products_of_those_of_a_product_kernel():
+    """LT-22 in R²: the Gaussian kernel on a product rule has the products of the eigenvalues of one dimension."""
+    line = gauss_legendre(10)
+    values = sampled_eigenpairs(rbf(3.0), line).values
+    pairs = sampled_eigenpairs(rbf(3.0), product_measure(line, line))
+    products = torch.outer(values, values).flatten().sort(descending=True).values[:12]
+    assert torch.allclose(pairs.values[:12], products, rtol=1e-7, atol=0)
+    measure = product_measure(line, line)
+    assert orthonormality(pairs.first(6), measure) < 1e-9
+    curve = pairs.functions(measure.nodes)[:, 2:3].T
+    coefficients = pairs.first(5).coefficients(curve, measure)
+    assert torch.allclose(coefficients, torch.eye(5).double()[2:3], atol=1e-8)
 
 
 def test_lt_e_13_the_norm_is_that_of_the_square_root_of_the_operator():

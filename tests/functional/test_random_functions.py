@@ -44,11 +44,14 @@ def test_scale_of_the_kernel_and_shift_of_the_domain():
     assert np.array_equal(features([3.5]), RandomFourier(kernel, 10, (3, 5), random_state=0)([3.5]))
 
 
-def test_gram_in_two_dimensions_is_by_quadrature():
+def test_gram_in_two_dimensions_is_that_of_the_quadrature():
     features = RandomFourier(gaussian(), 4, [(0, 1), (0, 2)], random_state=0)
     points = np.random.default_rng(0).uniform(size=(200_000, 2)) * [1, 2]
     rows = features(points)
     assert np.allclose(features.gram(), rows.T @ rows / len(rows) * 2, atol=0.01)
+    for order in ((0, 0), (1, 0), (1, 1), (0, 2)):
+        closed, numeric = features._gram_of(order), Dictionary._gram_of(features, order)
+        assert np.allclose(closed, numeric, atol=1e-9 * np.abs(numeric).max())
     step = np.array([1e-6, 0.0])
     differences = (features(points[:5] + step) - features(points[:5] - step)) / 2e-6
     assert np.allclose(features.derivative(points[:5], (1, 0)), differences, atol=1e-6)

@@ -12,7 +12,7 @@ from ovkgp.losses import CostSensitiveHinge, IntegralLoss, OneClass, Pinball, Sm
 
 U, Y = normal(12, 4, scale=1.5), normal(12, 4, seed=1)
 MASK = torch.rand(12, 4, generator=torch.Generator().manual_seed(3)) > 0.3
-WITH_HOLES = SimpleNamespace(nodes=MEASURE.nodes, weights=MEASURE.weights * MASK)
+WITH_HOLES = SimpleNamespace(nodes=MEASURE.nodes, weights=MEASURE.weights * MASK, num_dims=1)
 NODE_WITHOUT_WEIGHT = TaskMeasure([0.1, 0.3, 0.5, 0.9], [0.1, 0.0, 0.6, 0.3])
 
 
@@ -38,7 +38,7 @@ def test_missing_entries_are_ignored_and_give_no_nan(index):
     assert bool(empty.any()) and bool((sums["value"][empty] == 0).all()) and bool((sums["conjugate"][empty] == 0).all())
     for i in (~empty).nonzero().flatten():
         kept = MASK[i]
-        row = SimpleNamespace(nodes=MEASURE.nodes[kept], weights=MEASURE.weights[kept])
+        row = SimpleNamespace(nodes=MEASURE.nodes[kept], weights=MEASURE.weights[kept], num_dims=1)
         expected_sums, expected_curves = outcomes(curve_losses(row)[index], U[i : i + 1, kept], Y[i : i + 1, kept])
         for name, value in expected_sums.items():
             torch.testing.assert_close(sums[name][i], value[0], msg=name)
@@ -105,7 +105,7 @@ def test_integral_loss_has_curvature_and_lipschitz_constant_of_its_entries():
 
 def test_integral_loss_rejects_invalid_weights_tasks_and_targets():
     with pytest.raises(InputError, match="negative"):
-        IntegralLoss(Pinball(), SimpleNamespace(nodes=MEASURE.nodes, weights=-MEASURE.weights))
+        IntegralLoss(Pinball(), SimpleNamespace(nodes=MEASURE.nodes, weights=-MEASURE.weights, num_dims=1))
     with pytest.raises(InputError, match="levels"):
         IntegralLoss(Pinball(), gauss_legendre(3, -1.0, 1.0))
     with pytest.raises(InputError, match="mass"):

@@ -84,7 +84,16 @@ def make_measure(measure, num_tasks: int, low: float = 0.0, high: float = 1.0, r
     return getattr(losses, measure)(num_tasks, distribution=distribution, random_state=as_seed(random_state))
 
 
+def check_scalar_tasks(measure: TaskMeasure) -> None:
+    """Raise InputError unless the tasks of a measure are numbers, such as levels or costs."""
+    if measure.num_dims != 1:
+        raise InputError(
+            f"measure must have tasks in one dimension, such as quantile levels or costs, got num_dims={measure.num_dims}."
+        )
+
+
 def _inside(measure: TaskMeasure, low: float, high: float) -> TaskMeasure:
+    check_scalar_tasks(measure)
     nodes = measure.nodes
     if not bool(((nodes >= low) & (nodes <= high)).all()):
         raise InputError(

@@ -8,7 +8,7 @@ from sklearn.utils._param_validation import Hidden
 from torch.nn import Module
 
 from ovkgp.estimators.common.options import FRACTION, FRACTIONS, NONNEGATIVE, POSITIVE, POSITIVES, integer, one_of
-from ovkgp.estimators.common.task_options import TASK_CONSTRAINTS, TASK_CONVENTIONS
+from ovkgp.estimators.common.task_options import TASK_CONSTRAINTS, TASK_CONVENTIONS, check_scalar_tasks
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.quantiles.kernel import TRENDS, LearnedKernel
 from ovkgp.exceptions import InputError, OptionError
@@ -49,6 +49,7 @@ def check_combinations(options) -> None:
             'levels is not supported with coupling="infinite", which learns all levels. Omit levels or use coupling="joint" or "independent".'
         )
     if isinstance(options.measure, TaskMeasure):
+        check_scalar_tasks(options.measure)
         check_levels(options.measure.nodes, "The nodes of measure")
     if options.loss == "smoothed_pinball" and options.kappa is None:
         raise OptionError("kappa must be a positive number with loss='smoothed_pinball', got None.")

@@ -25,6 +25,7 @@ from ovkgp.estimators.common.task_options import (
     TASK_CONSTRAINTS,
     TASK_CONVENTIONS,
     canonical_lam,
+    check_scalar_tasks,
     input_factor,
     list_input_lengthscales,
     make_measure,
@@ -263,6 +264,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
             return grid(np.unique(levels))
         measure = self.measure
         if isinstance(measure, TaskMeasure):
+            check_scalar_tasks(measure)
             nodes = signed_costs(measure.nodes.flatten(), self.costs, "The nodes of measure")
             measure = TaskMeasure(torch.from_numpy(nodes).reshape(measure.nodes.shape), measure.weights)
         return make_measure(measure, self.num_tasks, *ENDS["signed"], random_state=self._seed)

@@ -260,6 +260,8 @@ def join_problems(parts: Sequence[TaskProblem]) -> TaskProblem:
         raise OptionError(
             "Non-crossing problems require an entrywise loss, such as IntegralLoss(Pinball(), measure), and nodes shared by all rows."
         )
+    if any(part.loss.num_dims != 1 for part in parts):
+        raise InputError("Curves can be monotone in tasks in one dimension only, got tasks in R^b with b > 1.")
     rows = sum(part.num_rows for part in parts)
     weights = torch.block_diag(*(rows / part.num_rows * part.entry_weights for part in parts))
     targets = torch.block_diag(*(part.targets.expand(part.entry_weights.shape) for part in parts))

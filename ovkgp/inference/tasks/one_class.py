@@ -72,7 +72,9 @@ class OneClassProblem:
         self.total_weight = self.row_weights.sum()
         self.levels, self.weights = self.measure.nodes, self.measure.weights
         if self.levels.dim() != 1 or not bool(((self.levels > 0) & (self.levels <= 1)).all()):
-            raise InputError(f"levels must be in (0, 1] and shared by all rows, got {self.levels.tolist()}.")
+            raise InputError(
+                f"levels must be numbers in (0, 1], of shape (m,) and shared by all rows, got {self.levels.tolist()}."
+            )
         if not bool((self.weights > 0).all()):
             raise InputError("weights of the measure must be positive. Drop levels without weight.")
         if not self.lam >= 0 or (self.lam > 0 and self.thresholds is None):

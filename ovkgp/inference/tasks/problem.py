@@ -49,18 +49,18 @@ class TaskProblem:
         self.targets = self._mask_targets()
 
     def _check_shapes(self) -> None:
-        nodes = self.loss.nodes.shape
+        m = self.loss.num_nodes
         if self.inputs.dim() != 2 or not self.num_rows:
             raise InputError(f"inputs must have shape (n, r) with n ≥ 1, got {tuple(self.inputs.shape)}.")
-        if self.tasks.shape[:-1] not in (nodes[-1:], (self.num_rows, nodes[-1])):
+        if self.tasks.shape[:-1] not in ((m,), (self.num_rows, m)):
             raise InputError(
-                f"tasks must have shape (m, q) or (n, m, q) with m = {nodes[-1]} nodes of the loss and n = {self.num_rows} rows, got {tuple(self.tasks.shape)}."
+                f"tasks must have shape (m, q) or (n, m, q) with m = {m} nodes of the loss and n = {self.num_rows} rows, got {tuple(self.tasks.shape)}."
             )
-        if len(nodes) == 2 and nodes[0] != self.num_rows:
-            raise InputError(f"The loss must have nodes for {self.num_rows} rows, got {nodes[0]}.")
-        if self.targets.shape not in ((self.num_rows, 1), (self.num_rows, nodes[-1])):
+        if not self.loss.has_shared_nodes and len(self.loss.nodes) != self.num_rows:
+            raise InputError(f"The loss must have nodes for {self.num_rows} rows, got {len(self.loss.nodes)}.")
+        if self.targets.shape not in ((self.num_rows, 1), (self.num_rows, m)):
             raise InputError(
-                f"targets must have shape ({self.num_rows}, {nodes[-1]}) or ({self.num_rows}, 1), got {tuple(self.targets.shape)}."
+                f"targets must have shape ({self.num_rows}, {m}) or ({self.num_rows}, 1), got {tuple(self.targets.shape)}."
             )
 
     def _mask_targets(self) -> Tensor:
@@ -138,12 +138,14 @@ class TaskSolution:
 
 def zero_offset(tasks: Tensor) -> Tensor:
     """Return b = 0."""
-    return torch.zeros_like(tasks)
+    return tasks.new_zeros(len(tasks))
 
 
 @dataclass
 class TaskFunction:
-    """The learned function h, with φ, ψ, W (r, q) and the prior mean b, which maps tasks (m,) to (m,).
+    """The learned function h, with φ, ψ, W (r, q) and the prior mean b, which maps tasks to (m,).
+
+    Tasks have shape (m,) in one dimension and (m, b) in R^b, b > 1 (LT-34).
 
     Complexity: O(n r q + n m q) per call, plus the rows of φ and ψ.
     """
@@ -154,13 +156,17 @@ class TaskFunction:
     offset: Callable[[Tensor], Tensor] = zero_offset
 
     def __call__(self, X: Tensor, tasks: Tensor) -> Tensor:
-        """Return h(x_i)(θ_j), (n, m), for X (n, d) and tasks (m,)."""
-        tasks = _check_vector(tasks)
-        return self.offset(tasks) + self._evaluate(X, self.tasks(tasks.unsqueeze(-1)))
+        """Return h(x_i)(θ_j), (n, m), for X (n, d) and tasks (m,) or (m, b)."""
+        tasks = _check_tasks(tasks)
+        return self.offset(tasks) + self._evaluate(X, self.tasks(_as_columns(tasks)))
 
     def slopes(self, X: Tensor, tasks: Tensor) -> Tensor:
-        """Return ∂_θ h(x_i)(θ_j), (n, m), including that of the offset; raise SmoothnessError if ψ has none."""
-        tasks = _check_vector(tasks)
+        """Return ∂_θ h(x_i)(θ_j), (n, m), at tasks (m,), including that of the offset; raise SmoothnessError if ψ has none."""
+        tasks = _check_tasks(tasks)
+        if tasks.dim() == 2:
+            raise InputError(
+                f"Slopes require tasks of shape (m,), in one dimension, got {tuple(tasks.shape)}. Use differences of predictions in R^b."
+            )
         with torch.enable_grad():
             variable = tasks.detach().clone().requires_grad_()
             offset = self.offset(variable)
@@ -169,7 +175,7 @@ class TaskFunction:
 
     def residual_variance(self, X: Tensor, tasks: Tensor) -> Tensor:
         """Return k_X k_Θ − ‖φ‖² ‖ψ‖² (n, m), the prior variance outside the span of the coordinates."""
-        tasks = _check_vector(tasks).unsqueeze(-1)
+        tasks = _as_columns(_check_tasks(tasks))
         inputs, rows = (factor(points).square().sum(-1) for factor, points in ((self.inputs, X), (self.tasks, tasks)))
         total = (inputs + self.inputs.residual_variance(X))[:, None] * (rows + self.tasks.residual_variance(tasks))
         return total - inputs[:, None] * rows
@@ -199,8 +205,14 @@ def _check_finite(name: str, values: Tensor) -> Tensor:
     return values.double()
 
 
-def _check_vector(tasks: Tensor) -> Tensor:
-    if not torch.is_tensor(tasks) or tasks.dim() != 1:
+def _check_tasks(tasks: Tensor) -> Tensor:
+    """Return tasks in float64, (m,) also if they have one column, or (m, b)."""
+    if not torch.is_tensor(tasks) or tasks.dim() not in (1, 2):
         given = tuple(tasks.shape) if torch.is_tensor(tasks) else type(tasks).__name__
-        raise InputError(f"tasks must be a tensor of shape (m,), got {given}.")
-    return tasks.double()
+        raise InputError(f"tasks must be a tensor of shape (m,), or (m, b) in R^b, got {given}.")
+    return (tasks[:, 0] if tasks.dim() == 2 and tasks.shape[1] == 1 else tasks).double()
+
+
+def _as_columns(tasks: Tensor) -> Tensor:
+    """Return tasks as points (m, b) of a kernel."""
+    return tasks.unsqueeze(-1) if tasks.dim() == 1 else tasks

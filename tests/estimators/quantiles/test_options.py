@@ -10,7 +10,7 @@ from ovkgp.estimators.common.task_options import canonical_lam
 from ovkgp.estimators.quantiles.kernel import LearnedKernel
 from ovkgp.estimators.quantiles.options import check_levels
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.losses import TaskMeasure, grid
+from ovkgp.losses import TaskMeasure, gauss_legendre, grid
 
 INVALID = [
     ({"kernel": "rfb"}, "kernel"),
@@ -79,6 +79,8 @@ def test_levels_and_nodes_must_lie_between_zero_and_one():
         InfiniteQuantileRegressor(coupling="joint", levels=[0.0, 0.5]).check_options()
     with pytest.raises(InputError, match="nodes"):
         InfiniteQuantileRegressor(measure=TaskMeasure(torch.tensor([0.5, 1.0]))).check_options()
+    with pytest.raises(InputError, match="one dimension"):
+        InfiniteQuantileRegressor(measure=gauss_legendre(3, num_dims=2)).check_options()
 
 
 def test_failed_option_check_keeps_the_fitted_model():

@@ -339,6 +339,7 @@ def test_fit_and_predict_reject_invalid_inputs(bad):
         ({"levels": [2.0], "coupling": "independent"}, "levels"),
         ({"measure": "halton"}, "measure"),
         ({"measure": grid([-0.5, 0.5]), "costs": "unit"}, "nodes"),
+        ({"measure": gauss_legendre(2, num_dims=2)}, "one dimension"),
         ({"kernel": "gauss"}, "kernel"),
         ({"lengthscale": -1.0}, "lengthscale"),
         ({"task_kernel": "gauss"}, "task_kernel"),

@@ -25,10 +25,12 @@ from task_cases import (
 from ovkgp.exceptions import InputError, OptionError, SmoothnessError
 from ovkgp.features import ORFF
 from ovkgp.functional.factors import FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.inference.tasks.noncrossing import join_problems
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers.dual import solve_dual
-from ovkgp.inference.tasks.solvers.square import mask_measure
-from ovkgp.losses import Huber, IntegralLoss, Pinball, gauss_legendre
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
+from ovkgp.losses import Huber, IntegralLoss, Pinball, Square, gauss_legendre, monte_carlo
 
 ROWS = torch.linspace(0.2, 2.0, N).double()
 SHAPES = {"shared": None, "own": own_nodes()}
@@ -290,7 +292,101 @@ def test_finitely_many_levels_have_values_and_no_slopes():
         h.slopes(AT[:, None], NODES)
 
 
-@pytest.mark.parametrize("tasks", [0.5, torch.tensor(0.5), torch.ones(2, 1)])
-def test_task_function_rejects_tasks_that_are_no_vector(tasks):
+@pytest.mark.parametrize("tasks", [0.5, torch.tensor(0.5), torch.ones(2, 1, 1)])
+def test_task_function_rejects_tasks_of_other_shapes(tasks):
     with pytest.raises(InputError, match="tasks"):
         expansion()(X[:, None], tasks)
+
+
+# --- tasks in R^b (LT-70..72) -----------------------------------------------------------------------------------------
+
+PLANE = gauss_legendre(3, num_dims=2)
+CENTERS = monte_carlo(4, num_rows=5, num_dims=2, random_state=0)
+
+
+def plane_case(measure, lam=0.01, loss=None):
+    """Square loss of functions of θ in R² with Gaussian kernels on x in R and θ; return the factors and the problem."""
+    x = torch.linspace(0, 2, 5, dtype=torch.float64)[:, None]
+    phi = KernelFactor(rbf(GAMMA_X), x, cutoff=1e-14)
+    psi = KernelFactor(rbf(GAMMA_T), measure.points.reshape(-1, 2), cutoff=1e-14)
+    tasks = psi(measure.points.reshape(-1, 2)).reshape(*measure.weights.shape, -1)
+    y = torch.sin(x + 3 * measure.points[..., 0]) * measure.points[..., 1] + normal(5, len(measure), seed=3, scale=0.1)
+    return phi, psi, TaskProblem(phi.anchor_rows, tasks, y, loss or IntegralLoss(Square(), measure), lam)
+
+
+def dense_plane_ridge(x, measure, y, lam, at, tasks):
+    """(K + λn/η)⁻¹y of the pairs (x_i, θ_ij), with kernels written out, at points x* (k,) and tasks (l, 2)."""
+    n, m = y.shape
+    rows, nodes = np.repeat(x, m), measure.points.expand(n, m, 2).reshape(-1, 2).numpy()
+
+    def kernel(a, s, b, t):
+        return gauss(GAMMA_X, a, b) * np.exp(-GAMMA_T * ((s[:, None] - t[None]) ** 2).sum(-1))
+
+    K = kernel(rows, nodes, rows, nodes)
+    noise = lam * n / measure.weights.expand(n, m).reshape(-1).numpy()
+    alpha = np.linalg.solve(K + np.diag(noise), y.reshape(-1))
+    points, thetas = np.repeat(at, len(tasks)), np.tile(tasks, (len(at), 1))
+    return (kernel(points, thetas, rows, nodes) @ alpha).reshape(len(at), len(tasks))
+
+
+@pytest.mark.parametrize("measure", [PLANE, CENTERS], ids=["shared", "own"])
+def test_task_problem_in_the_plane_equals_a_dense_solve(measure):
+    """LT-81 with θ in R²: product rule of Gauss–Legendre, and random nodes of each row (LT-70)."""
+    phi, psi, problem = plane_case(measure)
+    found = solve_square(problem)
+    at, tasks = np.array([0.3, 1.7]), np.array([[0.1, 0.9], [0.5, 0.4], [0.8, 0.2]])
+    h = TaskFunction(phi, psi, found.weights)(torch.from_numpy(at)[:, None], torch.from_numpy(tasks))
+    expected = dense_plane_ridge(phi.anchors[:, 0].numpy(), measure, problem.targets.numpy(), 0.01, at, tasks)
+    np.testing.assert_allclose(h, expected, atol=1e-8)
+    assert abs(found.gap) <= 1e-10 * found.objective
+
+
+def test_task_problem_in_the_plane_has_the_solvers_of_one_dimension():
+    """Huber loss on tasks in R²: dual and primal solvers agree, with gaps below 1e-6."""
+    problem = plane_case(PLANE, loss=IntegralLoss(Huber(0.2), PLANE))[2]
+    dual, primal = solve_dual(problem, tolerance=1e-8), solve_primal(problem, tolerance=1e-8)
+    assert max(found.gap / found.objective for found in (dual, primal)) <= 1e-6
+    torch.testing.assert_close(problem.values(dual.weights), problem.values(primal.weights), atol=1e-4, rtol=0)
+    assert (dual.dual.abs() > 0.2 - 1e-9).any()
+
+
+def test_missing_entries_in_the_plane_are_deleted_rows():
+    """LT-75: a masked measure on R² equals the dense solve without the missing pairs."""
+    problem = plane_case(PLANE)[2]
+    observed = torch.rand(5, 9, generator=torch.Generator().manual_seed(1)) > 0.3
+    masked = mask_measure(PLANE, observed)
+    assert masked.num_dims == 2 and masked.is_shared and len(masked) == 9
+    targets = torch.where(observed, problem.targets, torch.nan)
+    found = solve_square(replace(problem, loss=IntegralLoss(Square(), masked), targets=targets))
+    keep = observed.flatten().numpy()
+    K = dense_gram(problem)[np.ix_(keep, keep)]
+    noise = 0.01 * 5 / PLANE.weights.expand(5, 9).flatten().numpy()[keep]
+    alpha = np.linalg.solve(K + np.diag(noise), problem.targets.flatten().numpy()[keep])
+    expected = dense_gram(problem)[:, keep] @ alpha
+    np.testing.assert_allclose(problem.values(found.weights).flatten(), expected, atol=1e-8)
+
+
+def test_task_function_in_the_plane_has_variance_and_offset_and_no_slopes():
+    phi, psi, problem = plane_case(PLANE)
+    h = TaskFunction(phi, psi, solve_square(problem).weights, lambda tasks: tasks.sum(-1))
+    x, tasks = torch.tensor([[0.4]], dtype=torch.float64), torch.tensor([[0.2, 0.7]], dtype=torch.float64)
+    centered = TaskFunction(phi, psi, h.weights)
+    assert (h(x, tasks) - centered(x, tasks)).item() == pytest.approx(0.9, abs=1e-12)
+    row = (phi(x).square().sum() * psi(tasks).square().sum()).item()
+    assert h.residual_variance(x, tasks).item() == pytest.approx(1 - row, abs=1e-10)
+    with pytest.raises(InputError, match="one dimension"):
+        h.slopes(x, tasks)
+    with pytest.raises(InputError, match="columns"):
+        h(x, torch.zeros(3, 3).double())
+
+
+def test_noncrossing_rejects_tasks_in_the_plane():
+    """Monotone curves need an ordered set of tasks."""
+    problem = plane_case(PLANE)[2]
+    with pytest.raises(InputError, match="one dimension"):
+        join_problems([problem, problem])
+
+
+def test_tasks_in_one_dimension_may_have_one_column():
+    h = expansion()
+    torch.testing.assert_close(h(AT[:, None], LEVELS[:, None]), h(AT[:, None], LEVELS), rtol=0, atol=0)

@@ -130,9 +130,10 @@ def _solve_cg(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
 def mask_measure(measure: TaskMeasure, observed: Tensor, normalization: str = "fixed") -> ObservedTasks:
     """Restrict a measure to the observed entries (n, m). Rows without entries count in n. O(n m)."""
     check_one_of("normalization", normalization, NORMALIZATIONS)
-    if observed.shape != ((len(observed), len(measure)) if measure.nodes.dim() == 1 else measure.nodes.shape):
+    num_rows = len(observed) if measure.is_shared else len(measure.nodes)
+    if observed.shape != (num_rows, len(measure)):
         raise InputError(
-            f"observed must have shape (n, {len(measure)}) with one column per node, got {tuple(observed.shape)}."
+            f"observed must have shape ({'n' if measure.is_shared else num_rows}, {len(measure)}) with one column per node, got {tuple(observed.shape)}."
         )
     weights = torch.where(observed, measure.weights, 0.0)
     if not bool(weights.any()):
@@ -142,20 +143,24 @@ def mask_measure(measure: TaskMeasure, observed: Tensor, normalization: str = "f
     elif normalization == "per_sample":
         total = weights.sum(1, keepdim=True)
         weights = weights / torch.where(total > 0, total, 1.0)
-    return ObservedTasks(measure.nodes, weights)
+    return ObservedTasks(measure.nodes, weights, measure.num_dims)
 
 
 @dataclass(frozen=True)
 class ObservedTasks:
-    """A measure with nodes (m,) or (n, m) and weights (n, m), zero where missing; used as a `TaskMeasure`."""
+    """A measure with nodes (m,) or (n, m), or (m, b) or (n, m, b), and weights (n, m), zero where missing.
+
+    It is used as a `TaskMeasure`; `num_dims` is b.
+    """
 
     nodes: Tensor
     weights: Tensor
+    num_dims: int = 1
 
     def __len__(self) -> int:
-        return self.nodes.shape[-1]
+        return self.weights.shape[-1]
 
     @property
     def is_shared(self) -> bool:
         """Whether all rows have the same nodes."""
-        return self.nodes.dim() == 1
+        return self.nodes.dim() == (1 if self.num_dims == 1 else 2)

@@ -130,8 +130,8 @@ class NodeBatches:
 
     def __call__(self, rng: np.random.Generator) -> TaskBatch:
         problem, loss = self.problem, self.problem.loss
-        columns = torch.from_numpy(rng.choice(len(loss.nodes), self.num_tasks, p=loss.weights.numpy()))
-        drawn = IntegralLoss(loss.loss, TaskMeasure(loss.nodes[columns]))
+        columns = torch.from_numpy(rng.choice(loss.num_nodes, self.num_tasks, p=loss.weights.numpy()))
+        drawn = IntegralLoss(loss.loss, TaskMeasure(loss.nodes[columns], num_dims=loss.num_dims))
         offset = None if problem.offset is None else problem.offset[columns]
         return TaskBatch(drawn, problem.tasks[columns], offset, columns)
 
@@ -140,8 +140,9 @@ class NodeBatches:
 class FreshTasks:
     """Draws new tasks θ ~ μ at every step, so that a continuum of tasks is learned, not its nodes (LT-85, BT-100).
 
-    `factor` ψ is defined for all tasks, `distribution` μ is a frozen distribution of `scipy.stats` (None is uniform on
-    [0, 1]), and `offset` b maps tasks (k,) to (k,) (None is zero). All tasks must share the target of a row.
+    `factor` ψ is defined for all tasks, `distribution` μ is a frozen distribution of `scipy.stats` or one per coordinate
+    (None is uniform on [0, 1]), and `offset` b maps tasks (k,), or (k, b) in R^b, to (k,) (None is zero). All tasks must
+    share the target of a row.
     Complexity: that of ψ at k tasks.
     """
 
@@ -154,4 +155,4 @@ class FreshTasks:
     def __call__(self, rng: np.random.Generator) -> TaskBatch:
         measure = monte_carlo(self.num_tasks, self.distribution, random_state=int(rng.integers(2**31)))
         offset = None if self.offset is None else self.offset(measure.nodes)
-        return TaskBatch(IntegralLoss(self.loss, measure), self.factor(measure.nodes[:, None]), offset)
+        return TaskBatch(IntegralLoss(self.loss, measure), self.factor(measure.points), offset)

@@ -57,7 +57,7 @@ class StreamedProblem:
     def __post_init__(self):
         if self.targets.dim() != 2 or not len(self.targets):
             raise InputError(f"targets must have shape (n, m) or (n, 1) with n ≥ 1, got {tuple(self.targets.shape)}.")
-        if self.loss.nodes.dim() != 1 or self.loss.weights.dim() != 1 or self.tasks.dim() != 2:
+        if not self.loss.has_shared_nodes or self.loss.weights.dim() != 1 or self.tasks.dim() != 2:
             raise InputError(
                 f"tasks must have shape (m, q) and weights (m,), shared by all rows, got {tuple(self.tasks.shape)} and {tuple(self.loss.weights.shape)}."
             )
@@ -66,9 +66,9 @@ class StreamedProblem:
         if self.row_weights is None:
             self.row_weights = torch.ones(self.num_rows, dtype=torch.float64)
         self.row_weights = check_row_weights(self.row_weights, self.num_rows)
-        if self.offset is not None and self.offset.shape != self.loss.nodes.shape:
+        if self.offset is not None and self.offset.shape != (self.loss.num_nodes,):
             raise InputError(
-                f"offset must have shape ({len(self.loss.nodes)},), one number per node, got {tuple(self.offset.shape)}."
+                f"offset must have shape ({self.loss.num_nodes},), one number per node, got {tuple(self.offset.shape)}."
             )
         generator = torch.Generator().manual_seed(as_seed(self.random_state))
         self.order = torch.randperm(self.num_rows, generator=generator)

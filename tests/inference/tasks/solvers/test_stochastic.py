@@ -259,3 +259,26 @@ def test_task_sampler_rejects_invalid_arguments():
         make_task_sampler(streamed(60), 0)
     with pytest.raises(OptionError, match="rows"):
         next(iterate_row_batches(5, 0, np.random.default_rng(0)))
+
+
+def test_batches_of_tasks_in_the_plane():
+    """LT-70 in R²: nodes drawn from a product rule, and fresh tasks of two distributions with an offset."""
+    measure = gauss_legendre(3, num_dims=2)
+    psi = FeatureFactor(ORFF(rbf(3.0), 8, num_dims=2, random_state=0))
+    problem = StreamedProblem(
+        lambda rows: torch.eye(20).double()[rows],
+        psi(measure.points),
+        normal(20, 1),
+        IntegralLoss(Huber(0.5), measure),
+        0.1,
+    )
+    batch = NodeBatches(problem, 4)(np.random.default_rng(0))
+    assert batch.loss.num_dims == 2 and torch.equal(batch.loss.nodes, measure.nodes[batch.columns])
+    assert torch.equal(batch.tasks, problem.tasks[batch.columns])
+    fresh = FreshTasks(Huber(0.5), psi, 5, [stats.beta(2, 1), stats.uniform(2, 1)], lambda tasks: tasks.sum(-1))
+    drawn = fresh(np.random.default_rng(0))
+    assert (
+        drawn.tasks.shape == (5, 16) and drawn.loss.nodes.shape == (5, 2) and bool((drawn.loss.nodes[:, 1] > 2).all())
+    )
+    torch.testing.assert_close(drawn.offset, drawn.loss.nodes.sum(-1))
+    assert batch_gradient(problem, torch.zeros(problem.shape).double(), torch.arange(6), drawn).shape == (20, 16)
