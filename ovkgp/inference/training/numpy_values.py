@@ -523,6 +523,8 @@ class Radial(KernelNode):
         def evaluate(rows: slice):
             if self.uses_products:
                 s = _squared_distances(scaled, norms, rows)
+            elif len(ell) == 1:
+                s = self.squares[0, rows] * ell**-2
             else:
                 s = _weigh(self.squares[:, rows], ell[None])[0]
             return self.profile(np, s, self.kernel, **others)
@@ -542,6 +544,8 @@ class Radial(KernelNode):
                 if self.uses_products:  # Σ_ij M_ij (z_i − z_j)² = Σ_i z_i² Σ_j (M_ij + M_ji) − 2 zᵀ M z
                     squares = M.sum(1) @ np.square(scaled[rows]) + M.sum(0) @ np.square(scaled)
                     by_log += squares - 2 * (scaled[rows] * (M @ scaled)).sum(0)
+                elif len(ell) == 1:
+                    by_log += np.vdot(self.squares[0, rows], M) / ell**2
                 else:
                     by_log += self.squares[:, rows].reshape(len(ell), -1) @ M.ravel() / ell**2
                 for name in self.others:

@@ -427,7 +427,8 @@ class NormalPriorTerms:
 
     def __init__(self, indices: np.ndarray, loc, scale, is_log, factor, is_of_exponential, is_of_theta):
         self.indices, self.loc, self.scale, self.factor = indices, loc, scale, factor
-        self.is_log, self.any_log = is_log, bool(is_log.any())
+        self.is_log, self.any_log, self.all_log = is_log, bool(is_log.any()), bool(is_log.all())
+        self.is_unique = len(np.unique(indices)) == len(indices)
         self.shift = is_of_exponential.astype(np.float64)
         log_factors = np.where(is_of_theta, np.log(factor), 0.0)
         self.constant = float((log_factors - np.log(scale)).sum()) - len(indices) * LOG_ROOT_2_PI
@@ -435,11 +436,17 @@ class NormalPriorTerms:
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
         value = theta[self.indices]
         x, slope = value * self.factor, self.factor
-        if self.any_log:
+        if self.all_log:
+            x, slope = np.log(value), 1 / value
+        elif self.any_log:
             logs = np.log(np.where(self.is_log, value, 1.0))
             x, slope = np.where(self.is_log, logs, x), np.where(self.is_log, 1 / value, slope)
         scores = (x - self.loc) / self.scale
-        np.add.at(out, self.indices, -(scores / self.scale + self.shift) * slope)
+        by_value = (scores / self.scale + self.shift) * slope
+        if self.is_unique:
+            out[self.indices] -= by_value
+        else:
+            np.subtract.at(out, self.indices, by_value)
         return self.constant - float(self.shift @ x) - 0.5 * float(scores @ scores)
 
 
