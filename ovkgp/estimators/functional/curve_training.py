@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -97,12 +98,11 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     scores = {one.name: _score(one, weight) for one, weight in zip(found, weights, strict=True)}
     kept = weights >= max(MIN_WEIGHT, 0.05 * weights.max())
     parts, part_weights, draws = [], [], None
-    for one, weight in zip(found, weights, strict=True):
-        if kept[list(scores).index(one.name)]:
-            made, own_draws = one.make_parts()
-            parts += made
-            part_weights += [weight / len(made)] * len(made)
-            draws = own_draws if own_draws is not None and weight == weights[kept].max() else draws
+    for one, weight in zip(itertools.compress(found, kept), weights[kept], strict=True):
+        made, own_draws = one.make_parts()
+        parts += made
+        part_weights += [weight / len(made)] * len(made)
+        draws = own_draws if own_draws is not None and weight == weights[kept].max() else draws
     part_weights = np.array(part_weights) / np.sum(part_weights)
     fitted = restore_curves(parts, part_weights, data)
     report = replace(found[int(np.argmax(weights))].report, seconds=time.monotonic() - began, num_rows=len(data.X))
