@@ -79,7 +79,7 @@ def interpolate(Y: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 def spline_fits(grid: np.ndarray, input_grid: np.ndarray, step: int) -> dict[str, tuple[Callable, Sequence]]:
     """Return functions that fit each estimator at one λ, and candidates for λ."""
-    shared, lams = {"lengthscale": 20 / ROOT2}, np.geomspace(1e-9, 1e-3, 7)
+    shared, lams = {"lengthscale": 20 / ROOT2}, np.geomspace(1e-8, 1e-3, 6)
     fourier = {"dictionary": Fourier(15), **shared}
 
     def kpl(lam, X, Y, **options):
@@ -108,15 +108,15 @@ def spline_fits(grid: np.ndarray, input_grid: np.ndarray, step: int) -> dict[str
     return {
         "KPL exact": (kpl, lams),
         "KPL plug-in": (partial(kpl, method="plug_in"), lams),
-        "KPL log-cosh": (log_cosh, 10 * lams),
+        "KPL log-cosh": (log_cosh, np.geomspace(1e-6, 1e-2, 5)),
         "3BE": (triple, lams),
-        "KAM": (additive, lams),
+        "KAM": (additive, np.geomspace(1e-9, 1e-5, 3)),
         "FKRR": (fkrr, lams),
     }
 
 
 def fig54(
-    num_train: int = 200, num_test: int = 300, runs: int = 2, additive_step: int = 5, levels: Sequence[int] = (0, 1, 2)
+    num_train: int = 200, num_test: int = 300, runs: int = 1, additive_step: int = 8, levels: Sequence[int] = (0, 1, 2)
 ) -> list[Claim]:
     """Compare estimators with corrupted training curves."""
     rng_seed = 100
@@ -149,13 +149,33 @@ def fig54(
         return max(last[title, name] for name in names) < min(last[title, name] for name in others)
 
     ridge = ("KPL exact", "KPL plug-in", "3BE", "KAM", "FKRR")
-    claims = [claim(f"{t}: log-cosh has the smallest error", smallest(t, ["KPL log-cosh"], ridge)) for t in ("local outliers", "wrong labels")]  # fmt: skip
+    claims = [
+        claim(f"{t}: log-cosh has the smallest error", smallest(t, ["KPL log-cosh"], ridge))
+        for t in ("local outliers", "wrong labels")
+    ]
     gaps = "missing values"
-    claims.append(claim("missing values: FKRR has the smallest error", smallest(gaps, ["FKRR"], [*ridge[:-1], "KPL log-cosh"])))  # fmt: skip
-    claims.append(claim("missing values: exact KPL has at most half of the error of plug-in KPL", 2 * last[gaps, "KPL exact"] < last[gaps, "KPL plug-in"]))  # fmt: skip
+    claims.append(
+        claim("missing values: FKRR has the smallest error", smallest(gaps, ["FKRR"], [*ridge[:-1], "KPL log-cosh"]))
+    )
+    claims.append(
+        claim(
+            "missing values: exact KPL has at most half of the error of plug-in KPL",
+            2 * last[gaps, "KPL exact"] < last[gaps, "KPL plug-in"],
+        )
+    )
     flat = errors[gaps, "FKRR"]
-    claims.append(claim(f"missing values: the error of FKRR is nearly constant (grows {flat[-1] / flat[0]:.2f} times)", flat[-1] < 2 * flat[0]))  # fmt: skip
-    claims.append(claim("noise: dictionary estimators have smaller errors than FKRR and KAM", smallest("noise", ridge[:3], ["FKRR", "KAM"])))  # fmt: skip
+    claims.append(
+        claim(
+            f"missing values: the error of FKRR is nearly constant (grows {flat[-1] / flat[0]:.2f} times)",
+            flat[-1] < 2 * flat[0],
+        )
+    )
+    claims.append(
+        claim(
+            "noise: dictionary estimators have smaller errors than FKRR and KAM",
+            smallest("noise", ridge[:3], ["FKRR", "KAM"]),
+        )
+    )
     return claims
 
 
@@ -204,22 +224,46 @@ def fig75(num_curves: int = 100, num_points: int = 100, noise: float = 0.5, runs
         )
         for lam, some, zeros in zip(lams, errors, sparsity, strict=True):
             row(f"{lam:.0e}", *(f"{e:.3f} ({z:.2f})" for e, z in zip(some, zeros, strict=True)))
-        claims.append(claim(f"{name}: sparsity grows with ε at every λ", bool((np.diff(sparsity, axis=1) >= -0.01).all())))  # fmt: skip
+        claims.append(
+            claim(f"{name}: sparsity grows with ε at every λ", bool((np.diff(sparsity, axis=1) >= -0.01).all()))
+        )
         best = errors[:, 0].min()
         free = sparsity[errors <= 1.05 * best].max()
-        claims.append(claim(f"{name}: {100 * free:.0f} % of dual variables can be 0 at an error within 5 % of the best square loss", free > 0.1))  # fmt: skip
-        claims.append(claim(f"{name}: at the smallest λ some ε > 0 has a smaller error than the square loss", errors[0, 1:].min() < errors[0, 0]))  # fmt: skip
+        claims.append(
+            claim(
+                f"{name}: {100 * free:.0f} % of dual variables can be 0 at an error within 5 % of the best square loss",
+                free > 0.1,
+            )
+        )
+        claims.append(
+            claim(
+                f"{name}: at the smallest λ some ε > 0 has a smaller error than the square loss",
+                errors[0, 1:].min() < errors[0, 0],
+            )
+        )
     return claims
 
 
 def fig76(num_curves: int = 100, num_points: int = 100, runs: int = 2, only_largest: bool = False) -> list[Claim]:
     """Compare square and Huber losses with outlying curves (type 2) and values (type 3)."""
     sweeps = {
-        "type 2, intensity ζ at τ = .1": ((0.0, 2.0, 4.0), lambda Y, t, s: add_outlying_curves(Y, 0.1, t, random_state=s)[0]),
-        "type 2, fraction τ at ζ = 3": ((0.0, 0.1, 0.2), lambda Y, t, s: add_outlying_curves(Y, t, 3.0, random_state=s)[0]),
-        "type 3, fraction τ at ξ = .1": ((0.0, 0.5, 1.0), lambda Y, t, s: corrupt_points(Y, 0.1, curve_fraction=t, kind="symmetric", random_state=s)[0]),
-        "type 3, fraction ξ at τ = 1": ((0.0, 0.15, 0.3), lambda Y, t, s: corrupt_points(Y, t, kind="symmetric", random_state=s)[0]),
-    }  # fmt: skip
+        "type 2, intensity ζ at τ = .1": (
+            (0.0, 2.0, 4.0),
+            lambda Y, t, s: add_outlying_curves(Y, 0.1, t, random_state=s)[0],
+        ),
+        "type 2, fraction τ at ζ = 3": (
+            (0.0, 0.1, 0.2),
+            lambda Y, t, s: add_outlying_curves(Y, t, 3.0, random_state=s)[0],
+        ),
+        "type 3, fraction τ at ξ = .1": (
+            (0.0, 0.5, 1.0),
+            lambda Y, t, s: corrupt_points(Y, 0.1, curve_fraction=t, kind="symmetric", random_state=s)[0],
+        ),
+        "type 3, fraction ξ at τ = 1": (
+            (0.0, 0.15, 0.3),
+            lambda Y, t, s: corrupt_points(Y, t, kind="symmetric", random_state=s)[0],
+        ),
+    }
     lams, kappas = np.geomspace(1e-6, 1e-3, 4), np.geomspace(1e-3, 1e-1, 4)
     pairs, claims, last = [(lam, kappa) for lam in lams for kappa in kappas], [], {}
     for title, (amounts, corrupt) in sweeps.items():
@@ -243,9 +287,14 @@ def fig76(num_curves: int = 100, num_points: int = 100, runs: int = 2, only_larg
     for title, values in last.items():
         square, H2, H1 = values.values()
         if title.startswith("type 2"):
-            claims.append(claim(f"{title}: both Huber losses have less than half of the error of the square loss", 2 * max(H1, H2) < square))  # fmt: skip
+            claims.append(
+                claim(
+                    f"{title}: both Huber losses have less than half of the error of the square loss",
+                    2 * max(H1, H2) < square,
+                )
+            )
         else:
-            claims.append(claim(f"{title}: H1 has less than half of the error of the square loss", 2 * H1 < square))
+            claims.append(claim(f"{title}: H1 has less than half of the error of the square loss", square > 2 * H1))
             claims.append(
                 claim(f"{title}: H2 gains less than H1 ({square / H2:.1f} and {square / H1:.1f} times)", H2 > H1)
             )
@@ -272,16 +321,33 @@ def fig77(num_curves: int = 100, num_points: int = 100, runs: int = 2) -> list[C
         heading(f"Fig. 7.7, H{p}, 10 % outlying curves: normalized error, {runs} runs", "λ", *columns, "square")
         for lam, values, one in zip(lams, errors, square, strict=True):
             row(f"{lam:.0e}", *values, one)
-        claims.append(claim(f"H{p}: at the largest κ the error is that of the square loss", np.allclose(errors[:, -1], square, rtol=0.02)))  # fmt: skip
-        claims.append(claim(f"H{p}: at every λ some κ has a smaller error than the square loss", bool((errors.min(1) < square).all())))  # fmt: skip
-        claims.append(claim(f"H{p}: the best error is less than half of the best of the square loss", errors.min() < square.min() / 2))  # fmt: skip
+        claims.append(
+            claim(
+                f"H{p}: at the largest κ the error is that of the square loss",
+                np.allclose(errors[:, -1], square, rtol=0.02),
+            )
+        )
+        claims.append(
+            claim(
+                f"H{p}: at every λ some κ has a smaller error than the square loss",
+                bool((errors.min(1) < square).all()),
+            )
+        )
+        claims.append(
+            claim(
+                f"H{p}: the best error is less than half of the best of the square loss",
+                errors.min() < square.min() / 2,
+            )
+        )
     return claims
 
 
 # --- chapter 8 --------------------------------------------------------------------------------------------------------
 
 
-def fig81(num_curves: int = 100, sizes: Sequence[int] = (1, 5, 20, 50, 100), runs: int = 2, limit: float = 0.05) -> list[Claim]:  # fmt: skip
+def fig81(
+    num_curves: int = 100, sizes: Sequence[int] = (1, 5, 20, 50, 100), runs: int = 2, limit: float = 0.05
+) -> list[Claim]:
     """Compare a redundant dictionary with its effective rank (BO-80), and with the Sylvester equation of all functions."""
     names, lams = ("all functions", "effective rank", "Sylvester"), np.geomspace(1e-8, 1e-3, 6)
     heading(f"Fig. 8.1: normalized error and CPU seconds of one fit, {runs} runs", "functions", *names)
@@ -346,7 +412,12 @@ def fig83(num_curves: int = 100, num_per_scale: int = 40, runs: int = 1, num_lam
             errors[i] += normalized_error(model.predict(new), truth) / runs
             counts[i] += len(model.selected_) / runs
         seconds += (time.process_time() - start) / runs
-    heading(f"Fig. 8.3: functions selected out of {9 * num_per_scale}, {runs} runs", "λ / λ_max", "functions", "normalized error")  # fmt: skip
+    heading(
+        f"Fig. 8.3: functions selected out of {9 * num_per_scale}, {runs} runs",
+        "λ / λ_max",
+        "functions",
+        "normalized error",
+    )
     for share, count, error in zip(shares, counts, errors, strict=True):
         row(f"{share:.0e}", f"{count:.0f}", f"{error:.4f}")
     note(f"{seconds:.1f} CPU seconds for {num_lams} λ")
@@ -399,7 +470,9 @@ def fig84(num_curves: int = 100, num_points: int = 100, runs: int = 2) -> list[C
 # --- Lambert's thesis -------------------------------------------------------------------------------------------------
 
 
-def lt130(num_curves: int = 32, num_points: int = 60, num_outliers: int = 4, scales: Sequence[float] = (0.5, 1.0, 2.0, 5.0)) -> list[Claim]:  # fmt: skip
+def lt130(
+    num_curves: int = 32, num_points: int = 60, num_outliers: int = 4, scales: Sequence[float] = (0.5, 1.0, 2.0, 5.0)
+) -> list[Claim]:
     """Compute leave-one-out errors of simulated lip movements over κ, with negated curves among the training curves."""
     sample = make_lip_curves(num_curves, num_points=num_points, random_state=0)
     grid, X, truth = sample.grid, sample.X, sample.truth
@@ -412,27 +485,52 @@ def lt130(num_curves: int = 32, num_points: int = 60, num_outliers: int = 4, sca
         Y, mask = negate_curves(sample.Y, num_outliers / num_curves, scale=scale, shift=False, random_state=1)
         center = np.median(Y, 0)
         ridge = ovkgp.FunctionalRidge(lam=np.geomspace(1e-6, 1e-1, 12), **kernels).fit(X, Y, grid)
-        residuals = np.abs(Y - center - ovkgp.FunctionalRidge(lam=ridge.lam_, fit_intercept=False, **kernels).fit(X, Y - center, grid).predict(X))  # fmt: skip
+        residuals = np.abs(
+            Y
+            - center
+            - ovkgp.FunctionalRidge(lam=ridge.lam_, fit_intercept=False, **kernels).fit(X, Y - center, grid).predict(X)
+        )
         errors = np.zeros(len(fractions) + 1)
         for held_out in np.flatnonzero(~mask):
             train = np.arange(num_curves) != held_out
             new, target = X[held_out : held_out + 1], truth[held_out]
             for i, fraction in enumerate(fractions):
-                predict = fit_huber((ridge.lam_, fraction * residuals.max()), X[train], Y[train], grid=grid, p=1, kernels=kernels)  # fmt: skip
+                predict = fit_huber(
+                    (ridge.lam_, fraction * residuals.max()), X[train], Y[train], grid=grid, p=1, kernels=kernels
+                )
                 errors[i] += np.square(predict(new)[0] - target).mean()
             middle = np.median(Y[train], 0)
-            model = ovkgp.FunctionalRidge(lam=ridge.lam_, fit_intercept=False, **kernels).fit(X[train], Y[train] - middle, grid)  # fmt: skip
+            model = ovkgp.FunctionalRidge(lam=ridge.lam_, fit_intercept=False, **kernels).fit(
+                X[train], Y[train] - middle, grid
+            )
             errors[-1] += np.square(middle + model.predict(new)[0] - target).mean()
         errors /= (~mask).sum() * truth.var()
         row(f"{scale:g}", *errors)
-        claims.append(claim(f"s = {scale:g}: some κ has a smaller error than the square loss ({errors[:-1].min():.3f} and {errors[-1]:.3f})", errors[:-1].min() < errors[-1]))  # fmt: skip
-        claims.append(claim(f"s = {scale:g}: from κ_max on the error is that of the square loss", abs(errors[-2] / errors[-1] - 1) < 0.05))  # fmt: skip
+        claims.append(
+            claim(
+                f"s = {scale:g}: some κ has a smaller error than the square loss ({errors[:-1].min():.3f} and {errors[-1]:.3f})",
+                errors[:-1].min() < errors[-1],
+            )
+        )
+        claims.append(
+            claim(
+                f"s = {scale:g}: from κ_max on the error is that of the square loss",
+                abs(errors[-2] / errors[-1] - 1) < 0.05,
+            )
+        )
     return claims
 
 
-def lt131(num_inliers: int = 250, num_outliers: int = 25, scales: Sequence[float] = (2.0, 4.0, 6.0, 10.0), num_points: int = 60) -> list[Claim]:  # fmt: skip
+def lt131(
+    num_inliers: int = 250,
+    num_outliers: int = 25,
+    scales: Sequence[float] = (2.0, 4.0, 6.0, 10.0),
+    num_points: int = 60,
+) -> list[Claim]:
     """Compare square and Huber losses where outliers have other inputs than the test curves."""
-    sample = make_mixture_curves(2 * num_inliers, num_points=num_points, amplitude=2.0, input_noise=0.1, noise=0.1, random_state=0)  # fmt: skip
+    sample = make_mixture_curves(
+        2 * num_inliers, num_points=num_points, amplitude=2.0, input_noise=0.1, noise=0.1, random_state=0
+    )
     grid, train, test = sample.grid, slice(0, num_inliers), slice(num_inliers, None)
     kernel = GaussianCurveKernel()
     kernel.lengthscale = 1 / math.sqrt(2 * 0.1)
@@ -441,7 +539,9 @@ def lt131(num_inliers: int = 250, num_outliers: int = 25, scales: Sequence[float
     heading(f"Fig. 4.7 (LT-131): squared error, {num_inliers} curves and {num_outliers} outliers", "s", *columns)
     ratios = []
     for scale in scales:
-        outliers = make_mixture_curves(num_outliers, num_points=num_points, amplitude=scale, lengthscales=(0.01, 0.1, 1.0, 4.0), random_state=1)  # fmt: skip
+        outliers = make_mixture_curves(
+            num_outliers, num_points=num_points, amplitude=scale, lengthscales=(0.01, 0.1, 1.0, 4.0), random_state=1
+        )
         X, Y = np.concatenate([sample.X[train], outliers.X]), np.concatenate([sample.Y[train], outliers.Y])
         lam = ovkgp.FunctionalRidge(lam=np.geomspace(1e-7, 1e-2, 11), **kernels).fit(X, Y, grid).lam_
         found = [fit_square(lam, X, Y, grid=grid, kernels=kernels)]
@@ -452,7 +552,12 @@ def lt131(num_inliers: int = 250, num_outliers: int = 25, scales: Sequence[float
         row(f"{scale:g}", *(f"{one:.4f}" for one in (*errors, np.square(sample.truth[test]).mean())))
         ratios.append(min(errors[1:]) / errors[0])
     text = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    return [claim(f"Huber losses have between half and 1.1 times the error of a tuned square loss ({text} times): a small gain", all(0.5 < one < 1.1 for one in ratios))]  # fmt: skip
+    return [
+        claim(
+            f"Huber losses have between half and 1.1 times the error of a tuned square loss ({text} times): a small gain",
+            all(0.5 < one < 1.1 for one in ratios),
+        )
+    ]
 
 
 def lt133(num_curves: int = 100, num_points: int = 60, scales: Sequence[float] = (0.4, 1.2, 1.7)) -> list[Claim]:
@@ -480,8 +585,11 @@ def lt133(num_curves: int = 100, num_points: int = 60, scales: Sequence[float] =
     return [
         claim("the error grows with ε", bool((np.diff(errors[:, 1:], axis=1) >= -1e-4).all())),
         claim("sparsity grows with ε", bool((np.diff(sparsity, axis=1) >= -0.01).all())),
-        claim("at the largest ε the error depends little on the size of the outliers", np.ptp(errors[:, -1]) < 0.5 * errors[:, -1].mean()),
-    ]  # fmt: skip
+        claim(
+            "at the largest ε the error depends little on the size of the outliers",
+            np.ptp(errors[:, -1]) < 0.5 * errors[:, -1].mean(),
+        ),
+    ]
 
 
 EXPERIMENTS = {
