@@ -490,6 +490,7 @@ class OperatorValuedGP(Module):
         -------
         Observations
         """
+        every_output = every_output and not isinstance(self.noise_model, CurveNoise)  # outputs are points of one function
         data = validate_observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
         self.mean.set_num_dims(data.X.shape[1])

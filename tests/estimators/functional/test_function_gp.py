@@ -217,6 +217,17 @@ def test_channels_are_predicted_together(curves):
     assert found.sample_y(X[:3], 5).shape == (3, 12, 2, 5)
 
 
+def test_channels_may_be_observed_at_different_points(curves):
+    grid, X, Y = curves
+    both = np.stack([Y, 2 - Y], -1)
+    both[:, ::2, 0] = both[:, 1::2, 1] = np.nan  # every point has values of one channel only
+    found = ovkgp.FunctionGPRegressor(**QUICK | {"deviations": False}).fit(X, both, grid=grid)
+    mean, std = found.predict(X, return_std=True)
+    assert np.isfinite(std).all()
+    error = np.square(mean - np.stack([Y, 2 - Y], -1)).mean()
+    assert error < 0.5 * np.square(Y - Y.mean(0)).mean()
+
+
 def test_groups_share_a_subject_level_curve(curves):
     grid, X, Y = curves
     groups = np.repeat(list("abcdef"), 4)
