@@ -490,7 +490,8 @@ class OperatorValuedGP(Module):
         -------
         Observations
         """
-        every_output = every_output and not isinstance(self.noise_model, CurveNoise)  # outputs are points of one function
+        # with noise along curves, outputs are points of one function
+        every_output = every_output and not isinstance(self.noise_model, CurveNoise)
         data = validate_observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
         self.mean.set_num_dims(data.X.shape[1])
