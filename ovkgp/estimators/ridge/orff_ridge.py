@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description
+from ovkgp.estimators.common.loss_options import MODE_ATTRIBUTES, is_square
 from ovkgp.estimators.common.named_kernels import name_structure, random_features, ridge_kernel, usable_scale
 from ovkgp.estimators.common.options import (
     POSITIVE,
@@ -54,6 +55,7 @@ from ovkgp.estimators.ridge.base import (
     select_lam,
     weighted_table,
 )
+from ovkgp.estimators.ridge.losses import LEVEL, LOSS, LossMixin
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
 from ovkgp.inference import OperatorValuedGP, Statistics, primal_dual_residual
@@ -63,6 +65,7 @@ from ovkgp.inference.posteriors.weight_posterior import WeightPosterior
 from ovkgp.inference.ridge.solvers import solve_ridge
 from ovkgp.inference.statistics.statistics import OutputStatistics
 from ovkgp.inference.statistics.weight_space import WeightSystem
+from ovkgp.inference.tasks.mode_posterior import ModePosterior
 
 SOLVER_OPTIONS = (
     "solver",
@@ -77,20 +80,23 @@ SOLVER_OPTIONS = (
 
 
 def _has_statistics(estimator: ORFFRidge) -> bool:
+    if estimator._is_mode:
+        raise AttributeError('partial_fit requires loss="square", whose statistics have a fixed size. Use fit.')
     if estimator.solver == "auto":
         return True
     raise AttributeError(f'partial_fit requires solver="auto", got {estimator.solver!r}.')
 
 
-@storable(*RIDGE_ATTRIBUTES, "_seed", optional=("path_", "scale_"), builder=RIDGE_BUILDER)
-class ORFFRidge(RidgeEstimator):
+@storable(*RIDGE_ATTRIBUTES, "_seed", optional=("path_", "scale_", *MODE_ATTRIBUTES), builder=RIDGE_BUILDER)
+class ORFFRidge(LossMixin, RidgeEstimator):
     """Ridge regression on random Fourier features of an operator-valued kernel, for any number of rows (BT-71).
 
     Parameters
     ----------
     kernel, lam, convention, base_kernel, lengthscale, output_matrix, output_metric, fit_intercept, selection, scale,
-    tolerance, max_iter, verbose
-        As for `OVKRidge`.
+    tolerance, max_iter, verbose, loss, level
+        As for `OVKRidge`. Losses other than "square" need all rows in memory, so that `partial_fit`, `fit_stream` and `distributed`
+        are not supported with them.
     num_frequencies : int, default=500
         D; Φ has 2·D·r columns for r columns of the factor of the kernel.
     solver : {"auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd"}, default="auto"
@@ -162,6 +168,8 @@ class ORFFRidge(RidgeEstimator):
         "learning_rate": [POSITIVE, callable],
         "preconditioned": ["boolean"],
         "distributed": ["boolean"],
+        "loss": LOSS,
+        "level": LEVEL,
     }
 
     def __init__(
@@ -188,6 +196,8 @@ class ORFFRidge(RidgeEstimator):
         max_iter=None,
         distributed=False,
         verbose=0,
+        loss="square",
+        level=0.5,
     ):
         self.kernel = kernel
         self.lam = lam
@@ -211,11 +221,15 @@ class ORFFRidge(RidgeEstimator):
         self.max_iter = max_iter
         self.distributed = distributed
         self.verbose = verbose
+        self.loss = loss
+        self.level = level
 
     @property
     def n_iter_(self) -> int:
         """Number of iterations of the solver; 1 for direct ones."""
         check_is_fitted(self, "posterior_")
+        if isinstance(self.posterior_, ModePosterior):
+            return max(self.fit_report_.iterations, 1)
         return max(getattr(getattr(self.posterior_, "system", None), "num_iterations", 1), 1)
 
     @property
@@ -247,6 +261,9 @@ class ORFFRidge(RidgeEstimator):
             self._seed = as_seed(self.random_state)
             self._make_kernel(RowSample.from_table(data.X, data.Y, SAMPLE_ROWS), data.mean())
             self._counts = data.num_rows, data.num_observed
+            if self._is_mode:
+                self._fit_mode(data, self._make_gp, self.variance)
+                return self
             rescale = self.scale == "evidence"
             select_lam(self, lambda *levels: compute_path(self._make_gp, data, *levels, self.scaling_, rescale=rescale))
             self.gp_, table = self._make_gp(self.noise_), weighted_table(data, self.noise_)
@@ -408,6 +425,8 @@ class ORFFRidge(RidgeEstimator):
     @classmethod
     def reason_not_streamable(cls, options) -> str | None:
         """Return why a fit with these options needs all rows in memory; None if it supports `fit_stream`."""
+        if not is_square(options.get("loss", "square")):
+            return "only loss=square can be fitted in chunks"
         return None if options.get("solver", "auto") == "auto" else "only solver=auto can be fitted in chunks"
 
     def _about(self) -> dict:
@@ -428,11 +447,15 @@ class ORFFRidge(RidgeEstimator):
         float
             Relative residual.
         """
+        if self._is_mode:
+            self._reject("primal_dual_residual", "See gap_, the duality gap.")
         table = weighted_table(self._check_further_rows(X, y, sample_weight), self._scaled_noise)
         return primal_dual_residual(self.gp_, *table.scaled(self.scaling_)).relative
 
     def _check_streamable(self, method: str) -> None:
         self.check_options()
+        if self._is_mode:
+            self._reject(method, "Use fit.")
         if self.solver != "auto":
             raise OptionError(f'{method} requires solver="auto", got {self.solver!r}.')
         if len(check_lam(self.lam)) > 1 and self.selection != "evidence":

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL, Description
+from ovkgp.estimators.common.loss_options import MODE_ATTRIBUTES
 from ovkgp.estimators.common.named_kernels import name_structure, ridge_kernel
 from ovkgp.estimators.common.options import restore_on_error
 from ovkgp.estimators.common.validation import Table
@@ -25,14 +26,18 @@ from ovkgp.estimators.ridge.base import (
     select_lam,
     weighted_table,
 )
+from ovkgp.estimators.ridge.losses import LEVEL, LOSS, LossMixin
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.inference import Posterior
+from ovkgp.inference import OperatorValuedGP, Posterior
 from ovkgp.inference.ridge.solvers import solve_ridge
+from ovkgp.inference.tasks.mode_posterior import ModePosterior
 
 
-@storable(*RIDGE_ATTRIBUTES, optional=("path_", "scale_"), builder=RIDGE_BUILDER)
-class OVKRidge(RidgeEstimator):
+@storable(*RIDGE_ATTRIBUTES, optional=("path_", "scale_", *MODE_ATTRIBUTES), builder=RIDGE_BUILDER)
+class OVKRidge(LossMixin, RidgeEstimator):
     """Ridge regression with the exact kernel: the posterior mean of a Gaussian process with noise σ² (BT-67).
+
+    With another loss it is the mode of the posterior under the likelihood of the loss (BT-70).
 
     Parameters
     ----------
@@ -63,11 +68,18 @@ class OVKRidge(RidgeEstimator):
         λ determines only the ratio of noise and prior. "evidence" multiplies both by the factor that maximizes the evidence, which
         leaves the mean unchanged, calibrates the standard deviation and doubles the time.
     tolerance : float, default=1e-9
-        Tolerance of the iterative solvers.
+        Tolerance of the iterative solvers: relative residual, or relative duality gap for other losses.
     max_iter : int or None, default=None
         Maximum number of iterations of the iterative solvers.
     verbose : int, default=0
         If 1, progress is shown.
+    loss : {"square", "huber", "epsilon_insensitive", "log_cosh", "pinball", "smoothed_pinball"}, Loss or CurveLoss, default="square"
+        Loss ℓ in Σ ℓ(y, f)/σ² + ½‖f‖², with σ² as for the square loss ½(y − f)². The parameter of a name is relative to the robust
+        standard deviation s of residuals, pooled over outputs: κ = 1.345 s ("huber"), ν = 1/s ("log_cosh"), ε = s/2, κ = s/10
+        ("smoothed_pinball"), where s is that of the fit itself for "huber" and "log_cosh", and of the square loss otherwise. A `Loss` of `ovkgp.losses` is used as it is, in units of y; a `CurveLoss`, such as
+        `CurveHuber(kappa, 2, Coordinates(p))`, couples the outputs of a row and requires a separable kernel and complete outputs.
+    level : float or array-like of shape (p,), default=0.5
+        Level θ of a pinball loss, for all outputs or one per output; the cost of a hinge loss.
 
     Attributes
     ----------
@@ -83,11 +95,20 @@ class OVKRidge(RidgeEstimator):
         u in f(x) = Σ_j K(x, x_j) u_j, over the rows x_j with an observed entry (`posterior_.X`).
     n_iter_ : int
         Number of iterations; 1 for direct solvers.
+    loss_, gap_, sparsity_, fit_report_ : Loss or CurveLoss, float, float, FitReport
+        For losses other than "square": the loss, the relative duality gap, the fraction of entries of `dual_coef_` that are 0, and the
+        report of the solver.
     kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_
         Name of the kernel, names and numbers of columns.
 
     Notes
     -----
+    Other losses: `predict` returns the mode, for a pinball loss the quantile. Standard deviations, intervals and draws are those of
+    the normalized likelihood of the loss, by a Gaussian approximation with this mode and the covariance of a variational posterior
+    (`posterior_.approximation`, with its own mean), computed when they are first requested. Hinge losses, envelopes and curve losses
+    have no likelihood and predict no standard deviation. Several λ, `path`, leave-one-out, an `output_metric` and other solvers are
+    not supported.
+
     Complexity: O(n³ + p³) for a separable kernel with complete outputs, else O(N³) for N observed entries; O(n²) or O(N²) memory.
 
     Examples
@@ -109,7 +130,12 @@ class OVKRidge(RidgeEstimator):
         "The fit minimizes squared errors plus a penalty on the norm of the function. It is the posterior mean of a Gaussian process with noise σ², which provides the standard deviations. Nothing is trained: λ was given, or selected among several values.",
         "f = argmin Σ_i ‖y_i − f(x_i)‖^2/(2σ^2) + ‖f‖_K^2/2",
     )
-    _parameter_constraints: ClassVar[dict[str, list]] = RidgeEstimator._parameter_constraints | SOLVER_CONSTRAINTS
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **RidgeEstimator._parameter_constraints,
+        **SOLVER_CONSTRAINTS,
+        "loss": LOSS,
+        "level": LEVEL,
+    }
 
     def __init__(
         self,
@@ -127,6 +153,8 @@ class OVKRidge(RidgeEstimator):
         tolerance=1e-9,
         max_iter=None,
         verbose=0,
+        loss="square",
+        level=0.5,
     ):
         self.kernel = kernel
         self.lam = lam
@@ -142,6 +170,8 @@ class OVKRidge(RidgeEstimator):
         self.tolerance = tolerance
         self.max_iter = max_iter
         self.verbose = verbose
+        self.loss = loss
+        self.level = level
 
     def fit(self, X, y, sample_weight=None) -> OVKRidge:
         """Fit the model.
@@ -169,6 +199,9 @@ class OVKRidge(RidgeEstimator):
             self.kernel_ = name_structure(self.kernel)
             self.scaling_ = make_scaling(data.X.shape[1], data.mean(), fit_intercept=self.fit_intercept)
             self._counts = data.num_rows, data.num_observed
+            if self._is_mode:
+                self._fit_mode(data, self._make_scaled_gp, variance="features")
+                return self
             make_gp = partial(make_ridge_gp, self._kernel, metric=self._metric())
             rescale = self.scale == "evidence"
             select_lam(self, lambda *levels: compute_path(make_gp, data, *levels, self.scaling_, rescale=rescale))
@@ -181,6 +214,9 @@ class OVKRidge(RidgeEstimator):
                 self.posterior_ = self._solve(weighted_table(data, self._scaled_noise))
         return self
 
+    def _make_scaled_gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
+        return make_ridge_gp(multiply_kernel(self._kernel, scale), noise * scale, None)
+
     def _solve(self, table: Table) -> Posterior:
         options = {name: getattr(self, name) for name in ("solver", "tolerance", "max_iter", "verbose")}
         return solve_ridge(self.gp_, *table.scaled(self.scaling_), **options)
@@ -192,10 +228,13 @@ class OVKRidge(RidgeEstimator):
     def n_iter_(self) -> int:
         """Number of iterations of the solver; 1 for direct ones."""
         check_is_fitted(self, "posterior_")
+        if isinstance(self.posterior_, ModePosterior):
+            return max(self.fit_report_.iterations, 1)
         return max(getattr(self.posterior_.solver, "num_iterations", 1), 1)
 
     @property
     def dual_coef_(self) -> np.ndarray:
         """Coefficients u (n, p) in f(x) = Σ_j K(x, x_j) u_j."""
         check_is_fitted(self, "posterior_")
-        return self.posterior_.solver.alpha.numpy()
+        is_mode = isinstance(self.posterior_, ModePosterior)
+        return (self.posterior_.coefficients if is_mode else self.posterior_.solver.alpha).numpy()

@@ -42,7 +42,7 @@ from ovkgp.inference.model.mean_noise import MEANS, Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import IndependentPosterior
 from ovkgp.inference.posteriors.mixture import ConditionedDraws, MixturePosterior, validate_draws
-from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.posteriors.posterior import KernelProcess, Posterior
 from ovkgp.inference.posteriors.weight_posterior import WeightPosterior
 from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
@@ -54,11 +54,13 @@ from ovkgp.inference.strategies.exact import (
 )
 from ovkgp.inference.strategies.features import MAX_LANDMARKS, FeatureStrategy, predictive_noise, sign_statistics
 from ovkgp.inference.strategies.independent import output_model
+from ovkgp.inference.tasks.mode_posterior import ModePosterior
 from ovkgp.inference.variational.inducing import InducingPoints
 
 KERNEL, UNSCALED = "kernel.", "unscaled"
 """Prefixes of the values of the kernel, and of the unscaled kernel of a ridge estimator."""
 STACK_ATTRIBUTES = ("candidates", "states", "weights", "data", "correlation")  # from which a mixture is computed
+MODE_ATTRIBUTES = ("data", "coefficients", "likelihood", "reason", "variance")  # that a mode is computed from
 VARIATIONAL_OPTIONS = ("family", "rank", "learn_inducing")
 STRATEGIES = {  # strategies that compute posteriors with the exact kernel again, by the class of their solver
     DenseSolver: ("dense", DenseStrategy),
@@ -184,6 +186,10 @@ def encode_posterior(name: str, posterior: Posterior, gp: OperatorValuedGP | Var
         return {"kind": "stack"} | state
     if isinstance(posterior, MixturePosterior):
         return _encode_mixture(name, posterior.parts, gp, tensors)
+    if isinstance(posterior, ModePosterior):
+        _check_unchanged([(posterior.process.kernel, gp.kernel)], True)
+        state = {key: encode(f"{name}.{key}", getattr(posterior, key), tensors) for key in MODE_ATTRIBUTES}
+        return {"kind": "mode"} | state
     if isinstance(gp, VariationalGP):
         pairs = [(posterior.process.kernel, gp.kernel), (posterior.mean, gp.mean)]
         mine, yours = {}, {}
@@ -229,6 +235,10 @@ def decode_posterior(
         return _decode_mixture(entry, tensors, gp)
     if entry["kind"] == "variational":
         return gp.posterior()
+    if entry["kind"] == "mode":
+        model, state = gp.frozen().model, {key: decode(entry[key], tensors) for key in MODE_ATTRIBUTES}
+        process = KernelProcess(model.kernel, state["data"].num_outputs)
+        return ModePosterior(process, model.mean, **state, features=model.features)
     with torch.no_grad():
         return _decode_part(entry, tensors, gp.frozen().model)
 

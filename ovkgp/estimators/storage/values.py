@@ -17,6 +17,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
+from ovkgp import losses
 from ovkgp.estimators.storage.file import prefixed, under
 from ovkgp.estimators.storage.kernels import (
     blank_features,
@@ -88,8 +89,13 @@ _FUNCTIONAL = (
     FeatureFunctions,
 )
 _FUNCTIONAL += (FirstFunctions, HermiteFunctions, LaplaceFunctions, SampledFunctions)
+_LOSSES = tuple(
+    kind
+    for kind in vars(losses).values()
+    if isinstance(kind, type) and issubclass(kind, losses.Loss | losses.CurveLoss | losses.Coordinates)
+)
 RECORDS = {
-    kind.__name__: kind for kind in (*_SHARED, *_STACK, *_TASKS, *_DICTIONARIES, *_FUNCTIONAL)
+    kind.__name__: kind for kind in (*_SHARED, *_STACK, *_TASKS, *_LOSSES, *_DICTIONARIES, *_FUNCTIONAL)
 }  # classes stored with all their attributes, by name
 FUNCTIONS = {"zero_offset": zero_offset}  # functions that may be stored, by name
 ARVIZ = ("InferenceData", "DataTree")  # classes of ArviZ objects, by name

@@ -8,12 +8,14 @@ dispersion   LogNormal(−1, 1.5)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
+from ovkgp import losses
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.likelihoods.base import Likelihood, check_outputs
 from ovkgp.inference.likelihoods.classification import Bernoulli, Softmax
@@ -86,6 +88,58 @@ def make_likelihood(spec: Spec, num_outputs: int) -> Likelihood:
     if "softmax" in [member for member in spec if isinstance(member, str)]:
         raise OptionError("softmax is not supported in a list, as it couples all outputs. Use likelihood='softmax'.")
     return PerOutput([make_likelihood(member, 1) for member in spec])
+
+
+def likelihood_of_loss(loss: losses.Loss, noise: float, levels: Tensor) -> Likelihood | None:
+    """Make the normalized likelihood with density ∝ exp(−ℓ(θ_j, f, y)/σ²) of p outputs.
+
+    Parameters
+    ----------
+    loss : Loss
+        Loss ℓ of one number.
+    noise : float
+        σ².
+    levels : Tensor of shape (p,)
+        Level θ of each output, for losses that depend on it.
+
+    Returns
+    -------
+    Likelihood or None
+        Likelihood with fixed parameters; None if the loss has none, as hinge losses and envelopes.
+
+    References
+    ----------
+    LT §6.1, BO §6.3
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.inference.likelihoods.factory import likelihood_of_loss
+    >>> from ovkgp.losses import Huber
+    >>> likelihood = likelihood_of_loss(Huber(3.0), noise=4.0, levels=torch.full((1,), 0.5))
+    >>> likelihood.scale.item(), likelihood.kappa
+    (2.0, 1.5)
+    """
+    p, std = len(levels), math.sqrt(noise)
+    if type(loss) is losses.Square:
+        return Gaussian(p, noise=noise)
+    if type(loss) is losses.Huber:
+        return Huber(p, scale=std, kappa=loss.kappa / std)
+    if type(loss) is losses.EpsilonInsensitive:
+        return EpsilonInsensitive(p, scale=std, epsilon=loss.epsilon / std)
+    if type(loss) is losses.LogCosh:
+        return LogCosh(p, scale=noise, nu=loss.nu * noise)
+    if type(loss) not in (losses.Pinball, losses.SmoothedPinball):
+        return None
+
+    def of_level(level: float, num_outputs: int) -> Likelihood:
+        if type(loss) is losses.Pinball:
+            return AsymmetricLaplace(num_outputs, scale=noise, tau=level)
+        return AsymmetricHuber(num_outputs, scale=noise, tau=level, kappa=loss.kappa / noise)
+
+    if bool((levels == levels[0]).all()):
+        return of_level(levels[0].item(), p)
+    return PerOutput([of_level(level, 1) for level in levels.tolist()])
 
 
 def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None, std: Tensor | None = None) -> None:
