@@ -180,16 +180,47 @@ def plot_basis(dictionary: Dictionary, indices=None, *, order: int = 0, ax: Axes
     )
 
 
+def draw_functions(points: np.ndarray, values: np.ndarray, names=None, ax=None) -> Axes | np.ndarray:
+    """Draw functions with values (m, k) at points (m, b), b ≤ 2: lines in one Axes, or maps in up to 9 panels."""
+    names = range(values.shape[1]) if names is None else names
+    if points.shape[1] == 1:
+        panels = Panels.create(ax, 1, "one for all functions")
+        _draw_lines(panels.axes[0], points[:, 0], values, names)
+        panels.axes[0].set(xlabel="t", ylabel="φ(t)")
+        panels.legend()
+        return panels.result
+    count = min(values.shape[1], MAX_PANELS)
+    panels = Panels.create(ax, count, "one for each function", size=PANEL_INCHES)
+    limit = np.abs(values).max()
+    options = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+    x, y = (np.unique(points[:, k]) for k in (0, 1))
+    for i, axes in enumerate(panels.axes):
+        if len(x) * len(y) == len(points):
+            table = np.empty((len(y), len(x)))
+            table[np.searchsorted(y, points[:, 1]), np.searchsorted(x, points[:, 0])] = values[:, i]
+            image = axes.pcolormesh(x, y, table, shading="nearest", **options)
+        else:
+            image = axes.scatter(*points.T, c=values[:, i], s=8, **options)
+        axes.set(xlabel="$t_1$", ylabel="$t_2$", title=f"$\\phi_{{{names[i]}}}$")
+        add_colorbar(axes, image, "φ(t)" if i == count - 1 else "")
+    return panels.result
+
+
+def _draw_lines(axes: Axes, t: np.ndarray, rows: np.ndarray, names) -> None:
+    """Draw functions with values (m, k) along t (m,), with a legend if they are few, else in shades."""
+    few = rows.shape[1] <= MAX_LABELED_FUNCTIONS
+    shades = np.linspace(0.15, 0.85, rows.shape[1])
+    for i, index in enumerate(names):
+        style = get_line_style(i) | {"marker": ""} if few else {"color": (0.03, shades[i] * 0.8, 0.9 - shades[i] * 0.5)}
+        axes.plot(t, rows[:, i], linewidth=1.4 if few else 0.9, label=f"$\\phi_{{{index}}}$" if few else None, **style)
+
+
 def _plot_functions(dictionary: Dictionary, chosen: np.ndarray, order: int, ax) -> Axes:
     panels = Panels.create(ax, 1, "one for all functions")
     (axes,) = panels.axes
     t = np.linspace(*dictionary.domain[0], NUM_POINTS)
     rows = (dictionary(t) if order == 0 else dictionary.derivative(t, order))[:, chosen]
-    few = len(chosen) <= MAX_LABELED_FUNCTIONS
-    shades = np.linspace(0.15, 0.85, len(chosen))
-    for i, index in enumerate(chosen):
-        style = get_line_style(i) | {"marker": ""} if few else {"color": (0.03, shades[i] * 0.8, 0.9 - shades[i] * 0.5)}
-        axes.plot(t, rows[:, i], linewidth=1.4 if few else 0.9, label=f"$\\phi_{{{index}}}$" if few else None, **style)
+    _draw_lines(axes, t, rows, chosen)
     axes.set(xlabel="t", ylabel="φ(t)" if order == 0 else f"derivative of order {order} of φ(t)")
     panels.legend()
     return axes

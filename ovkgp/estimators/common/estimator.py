@@ -64,6 +64,8 @@ class Estimator(SavableMixin, BaseEstimator):
         Sampled hyperparameters.
     calibration_note : str
         Why, or how, calibration is not assessed without held-out rows.
+    parameter_note, parameter_units : str
+        Origin and units of `list_parameters` if hyperparameters are not trained as those of a `GPRegressor`.
     reported : tuple of tuple of str
         Pairs (attribute, name) that are shown as parameters if they are numbers.
     _parameter_constraints : dict
@@ -80,6 +82,8 @@ class Estimator(SavableMixin, BaseEstimator):
     has_leave_one_out = False
     learned_levels = None
     calibration_note: ClassVar[str] = NO_STD
+    parameter_note: ClassVar[str] = "These values were given or selected, not trained, so they have no intervals."
+    parameter_units: ClassVar[str] = "original units"
     reported: ClassVar[tuple[tuple[str, str], ...]] = ()
     _parameter_constraints: ClassVar[dict[str, list]] = {}
 

@@ -18,6 +18,7 @@ from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.validation import input_table, output_table, raise_input_errors
+from ovkgp.estimators.functional.curve_protocol import CurveEstimator
 from ovkgp.estimators.functional.point_names import name_points
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
@@ -31,6 +32,7 @@ NUM_BAND_DRAWS = 4000  # number of draws of the largest deviation of a simultane
 FUNCTIONAL_ATTRIBUTES = (
     *("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names"),
     *("grid_", "domain_", "mean_curve_", "num_curves_", "_input_grid", "_input_domain"),
+    *("_training_inputs", "_training_curves"),
 )
 """Fitted attributes of every functional regressor, for model files."""
 FUNCTIONAL_CONSTRAINTS = {
@@ -38,10 +40,11 @@ FUNCTIONAL_CONSTRAINTS = {
     "quadrature": [one_of(*RULES)],
 }
 
-storable_record(MeanCurve)
+for record in (MeanCurve, FunctionalData):
+    storable_record(record)
 
 
-class FunctionalRegressor(TableRegressor):
+class FunctionalRegressor(CurveEstimator, TableRegressor):
     """Base class of regressors x ↦ y(·), with curves y observed on a common grid, with gaps, or at different points.
 
     Subclasses define `_predict_remainder(X, points, form)`, and `_noise_variance(points)` and `_draw_remainders(k, seed)` if they
@@ -49,7 +52,6 @@ class FunctionalRegressor(TableRegressor):
     """
 
     has_predictive: ClassVar[bool] = True
-    has_curves: ClassVar[bool] = True
     std_advice: ClassVar[str] = "Use KernelProjectionRegressor or FunctionalRidge."
 
     def predict(self, X, grid=None, return_std=False, noise=True):
@@ -198,6 +200,16 @@ class FunctionalRegressor(TableRegressor):
             return self.output_names_
         return name_points(self.output_names_ if self._has_names else None, self._check_grid(grid))
 
+    def training_curves(self) -> tuple[np.ndarray, FunctionalData]:
+        """Return the inputs (n, d) and the curves of the fit."""
+        check_is_fitted(self)
+        return self._training_inputs, self._training_curves
+
+    def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the training rows X (n, d) and Y (n, m); None if curves were observed at different points."""
+        X, curves = self.training_curves()
+        return None if curves.is_ragged else (X, curves.values)
+
     def _predict_remainder(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return mean (k, m) and, for form "diag" or "output", variance (k, m) or covariance (k, m, m) of y − μ without noise."""
         raise NotImplementedError
@@ -241,6 +253,7 @@ class FunctionalRegressor(TableRegressor):
         self.grid_, self.domain_, self.num_curves_ = _default_grid(data), data.domain, len(data)
         self.n_outputs_, self._has_names = len(self.grid_), names is not None
         self.output_names_ = names or [f"y{j}" for j in range(self.n_outputs_)]
+        self._training_inputs, self._training_curves = X, data
         self.mean_curve_ = self._fit_mean(data) if self.fit_intercept else zero_curve(data.domain)
         return X, data.center(self.mean_curve_)[0]
 

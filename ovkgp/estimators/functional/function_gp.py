@@ -26,18 +26,25 @@ from ovkgp.estimators.common.options import (
 )
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
+from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveEstimator
 from ovkgp.estimators.functional.curve_scaling import CurveScaling
 from ovkgp.estimators.functional.curve_tables import CurveInputs, CurveOutputs, partial_curves
 from ovkgp.estimators.functional.curve_training import OUTPUT_BASES, FittedCurves, fit_curves, restore_curves
 from ovkgp.estimators.functional.point_names import name_points
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
-from ovkgp.functional import Dictionary
+from ovkgp.functional import Dictionary, FunctionalData
 from ovkgp.functional.quadrature import as_points
 from ovkgp.inference.stacking.curve_candidates import CurveData
 from ovkgp.inference.training.log_posterior import named_values
 from ovkgp.kernels.records import named_kernels
 from ovkgp.metrics import r2_score
+
+PARAMETER_LABELS = {
+    "input_kernel": "kernel of the inputs",
+    "task_kernel": "kernel of the domain",
+    "deviation": "deviations",
+}
 
 
 def _restore(estimator: FunctionGPRegressor) -> None:
@@ -51,7 +58,7 @@ def _restore(estimator: FunctionGPRegressor) -> None:
     optional=("draws_",),
     finish=_restore,
 )
-class FunctionGPRegressor(TableRegressor):
+class FunctionGPRegressor(CurveEstimator, TableRegressor):
     """Gaussian-process regression of whole curves on vectors or curves, with bands around every predicted curve.
 
         y_i(θ) = m(θ) + f(x_i, θ) + δ_i(θ) + ε_i(θ),   f ~ GP(0, k_X ⊗ k_Θ),   δ_i ~ GP(0, k'_Θ),   ε white
@@ -128,9 +135,10 @@ class FunctionGPRegressor(TableRegressor):
     """
 
     has_predictive = True
-    has_curves = True
     has_trained_hyperparameters = False
     calibration_note = NO_LEAVE_ONE_OUT
+    parameter_note = "Hyperparameters of the kernel model with the largest weight, at the mode of their posterior; inputs, points and curves are standardized."
+    parameter_units = "standardized units"
     description = Description(
         "curves as outputs",
         "The model predicts a whole curve for each input, with smooth deviations of single curves and white noise. Its band contains the curve of a new row with the given probability.",
@@ -197,7 +205,7 @@ class FunctionGPRegressor(TableRegressor):
             Values of the curves at the grid, NaN where missing, with q channels; functional data may have different points for
             each curve.
         grid : array-like of shape (m,) or (m, b), or None, default=None
-            Points of the domain. If None, those of functional data, numeric column names of a data frame, or 0, 1, 2, ….
+            Points of the domain. If None, those of functional data, numeric column names of a data frame, or equidistant points on [0, 1].
         groups : array-like of shape (n,) or None, default=None
             Labels of subjects with several curves, which share a subject-level term.
 
@@ -454,21 +462,48 @@ class FunctionGPRegressor(TableRegressor):
         check_is_fitted(self, "mixture_")
         if self._outputs_format.is_ragged or self._inputs_format.components is not None:
             return None
-        X = (
-            self._data.X[:, : len(self.scaling_.input_scale)].numpy() * self.scaling_.input_scale
-            + self.scaling_.input_offset
-        )
+        X, curves = self.training_curves()
+        return X, curves.values.reshape(len(X), -1)
+
+    def training_curves(self) -> tuple[np.ndarray | FunctionalData, FunctionalData]:
+        """Return inputs, of curves as inputs the projections on their principal components, and the curves of the fit."""
+        check_is_fitted(self, "mixture_")
+        scaling, form = self.scaling_, self._inputs_format
+        X = self._data.X[:, : len(scaling.input_scale)].numpy() * scaling.input_scale + scaling.input_offset
+        if form.components is not None:
+            values = (X @ form.components + form.mean).reshape(len(X), len(form.grid), -1)
+            X = FunctionalData(values if values.shape[2] > 1 else values[..., 0], form.grid)
+        grid = self._outputs_format.training_grid
+        values = scaling.values(self._data.Y.numpy(), as_points(grid, self.domain_, "grid"))
+        values = values if self._outputs_format.has_channels else values[..., 0]
+        return X, FunctionalData(values, grid, self.domain_)
+
+    def basis_functions(self) -> BasisFunctions | None:
+        """Return the principal components, or the functions of a dictionary, if the model has them."""
+        if isinstance(self.output_basis, Dictionary):
+            return self._evaluate_basis(self.output_basis)
+        states = [part for part in self._parts if hasattr(part, "components")]
+        if not states or len(self.scaling_.output_scale) > 1:
+            return None
         points = as_points(self._outputs_format.training_grid, self.domain_, "grid")
-        return X, self.scaling_.values(self._data.Y.numpy(), points).reshape(len(X), -1)
+        return BasisFunctions("principal components", points, states[0].components.T)
+
+    def model_weights(self) -> dict[str, float]:
+        """Return the weights of the models in the mixture."""
+        return {name: score.weight for name, score in self.scores_.items()}
 
     def list_parameters(self) -> list[Hyperparameter]:
-        """List the hyperparameters of the heaviest kernel model, in standardized units, and the weights of all models."""
+        """List the hyperparameters of the kernel model with the largest weight, in standardized units."""
         check_is_fitted(self, "mixture_")
-        rows = [Hyperparameter.of(f"weight of {name}", score.weight) for name, score in self.scores_.items()]
+        rows = []
         for name, value in ({} if self.gp_ is None else named_values(self.gp_)).items():
-            flat = value.ravel()
+            flat, label = value.ravel(), _parameter_label(name)
+            if label.endswith("inputs: lengthscale") and len(flat) == self.n_features_in_ > 1:
+                inputs = self.input_labels()
+                rows += [Hyperparameter.of(label, one, inputs[i]) for i, one in enumerate(flat)]
+                continue
             rows += [
-                Hyperparameter.of(name if len(flat) == 1 else f"{name} {i}", one) for i, one in enumerate(flat[:20])
+                Hyperparameter.of(label if len(flat) == 1 else f"{label} {i}", one) for i, one in enumerate(flat[:20])
             ]
         return rows
 
@@ -499,6 +534,14 @@ class FunctionGPRegressor(TableRegressor):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = False
         return tags
+
+
+def _parameter_label(name: str) -> str:
+    """Return the label of a hyperparameter: "kernel of the inputs: lengthscale"."""
+    for prefix, label in PARAMETER_LABELS.items():
+        if name.startswith(f"{prefix}."):
+            return f"{label}: {name.removeprefix(f'{prefix}.')}"
+    return name
 
 
 class CurveDraws(Sequence):

@@ -130,12 +130,12 @@ def assess_coverage(
 def assess_level_set(outside: int, total: int, level: float) -> CoverageAssessment:
     """Assess a set that should exclude a fraction `level` of all rows."""
     excluded = f"{format_percent(outside / total)} of {pluralize(total, 'row')}"
-    end, is_consistent = _compare_to_level(outside, total, level, ("The set is too large", "The set is too small"))
+    end, is_consistent = compare_to_level(outside, total, level, ("The set is too large", "The set is too small"))
     sentence = f"The set of level {format_percent(level)} excludes {excluded}{end}"
     return CoverageAssessment("", level, outside, total, sentence, is_consistent)
 
 
-def _compare_to_level(count: int, total: int, level: float, sides: tuple[str, str]) -> tuple[str, bool]:
+def compare_to_level(count: int, total: int, level: float, sides: tuple[str, str]) -> tuple[str, bool]:
     """Return the end of a sentence, and whether a count is consistent with the level; `sides`: if too low, too high."""
     low, high = binom.interval(CONSISTENCY_PROBABILITY, total, level)
     if low <= count <= high or abs(count / total - level) <= MAX_LEVEL_DIFFERENCE:

@@ -80,12 +80,12 @@ def collect_rows(estimator, X=None, Y=None) -> Rows | None:
         return get_training_rows(estimator)
     if X is None or (Y is None and estimator.kind != "none"):
         raise InputError("X and Y must be given together or not at all. Pass both, in the form used for fit.")
-    table = _check_table(lambda: input_table(estimator, _add_column_names(estimator, as_array(X)), reset=False), "X")
+    table = check_table(lambda: input_table(estimator, add_column_names(estimator, as_array(X)), reset=False), "X")
     outputs = None if estimator.kind == "none" else _check_outputs(estimator, Y, table)
     return Rows(as_inputs(estimator, table), outputs, True, np.asarray(table, dtype=np.float64))
 
 
-def _add_column_names(estimator, X):
+def add_column_names(estimator, X):
     """Add the column names of the fit to an array, if there are any."""
     is_array = output_names(X) is None and np.ndim(X) == 2 and np.shape(X)[1] == estimator.n_features_in_
     names = estimator.input_names
@@ -102,7 +102,7 @@ def _check_outputs(estimator, Y, X: np.ndarray) -> np.ndarray:
         if Y.shape != (len(X), 1):
             raise InputError(f"Y has shape {Y.shape}, expected ({len(X)},) (one number per row of X).")
         return Y
-    return _check_table(lambda: np.asarray(estimator._outputs(Y, X), dtype=np.float64), "Y")
+    return check_table(lambda: np.asarray(estimator._outputs(Y, X), dtype=np.float64), "Y")
 
 
 def _check_labels(estimator, Y, num_rows: int) -> np.ndarray:
@@ -117,7 +117,7 @@ def _check_labels(estimator, Y, num_rows: int) -> np.ndarray:
     return labels
 
 
-def _check_table(read, name: str):
+def check_table(read, name: str):
     """Convert errors of scikit-learn to errors of this package."""
     try:
         with warnings.catch_warnings():

@@ -14,9 +14,21 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ovkgp import __version__
+from ovkgp.estimators.common.estimator import check_estimator
 from ovkgp.estimators.common.formatting import format_number, format_percent
+from ovkgp.exceptions import OptionError
 from ovkgp.files import check_writable, replace_file
 from ovkgp.plotting.report.calibration import assess_calibration
+from ovkgp.plotting.report.curve_data import collect_curve_rows, predict_entries
+from ovkgp.plotting.report.curve_figures import make_curve_figures
+from ovkgp.plotting.report.curve_sections import (
+    NO_CURVES,
+    assess_curves,
+    collect_curve_warnings,
+    make_curve_title,
+    summarize_curves,
+    write_curve_overview,
+)
 from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
 from ovkgp.plotting.report.figures import NO_FIGURE_NOTE, encode_extra_figures, make_fit_figures, make_trace_figures
 from ovkgp.plotting.report.fit_warnings import collect_warnings, miscalibrated_intervals
@@ -110,8 +122,19 @@ def collect_sections(
     estimator, file_name: str, *, X=None, Y=None, groups=None, title=None, notes=(), extra_figures=()
 ) -> Report:
     """Collect all sections of the report; the arguments are those of `write_report`."""
-    rows, extra = collect_rows(estimator, X, Y), encode_extra_figures(extra_figures)
-    held_out, model = predict_held_out(estimator, rows, groups), estimator.describe()
+    check_estimator(estimator)
+    common = {
+        "model": estimator.describe(),
+        "traces": make_trace_figures(estimator),
+        "extra": encode_extra_figures(extra_figures),
+        "notes": (notes,) if isinstance(notes, str) else tuple(str(note) for note in notes),
+        "file_name": file_name,
+        "version": __version__,
+    }
+    if estimator.has_curves and len(estimator.grid_) > 1:
+        return _collect_curve_sections(estimator, X, Y, groups, title, common)
+    rows, model = collect_rows(estimator, X, Y), common["model"]
+    held_out = predict_held_out(estimator, rows, groups)
     calibration = assess_calibration(estimator, rows, held_out)
     warnings = (*collect_warnings(estimator, rows), *miscalibrated_intervals(calibration.assessments))
     fit = make_fit_figures(estimator, rows, held_out)
@@ -119,17 +142,37 @@ def collect_sections(
         title=str(title) if title else make_default_title(estimator),
         overview=write_overview(estimator, model.name, rows, held_out, calibration.assessments, len(warnings)),
         data=summarize_data(estimator, rows),
-        model=model,
         parameters=make_parameter_table(estimator),
-        traces=make_trace_figures(estimator),
         fit=fit,
         fit_note="" if fit else NO_FIGURE_NOTE,
         calibration=calibration,
         warnings=warnings,
-        extra=extra,
-        notes=(notes,) if isinstance(notes, str) else tuple(str(note) for note in notes),
-        file_name=file_name,
-        version=__version__,
+        **common,
+    )
+
+
+def _collect_curve_sections(estimator, X, Y, groups, title, common: dict) -> Report:
+    """Collect the sections of a report on curves."""
+    if groups is not None:
+        raise OptionError(f"groups is not supported by reports on {type(estimator).__name__}. Pass held-out curves.")
+    rows = collect_curve_rows(estimator, X, Y)
+    entries = None if rows is None else predict_entries(estimator, rows)
+    calibration = assess_curves(estimator, rows, entries)
+    warnings = (
+        *collect_curve_warnings(estimator, rows),
+        *miscalibrated_intervals(calibration.assessments),
+    )
+    fit, name = tuple(make_curve_figures(estimator, rows, entries)), common["model"].name
+    return Report(
+        title=str(title) if title else make_curve_title(estimator),
+        overview=write_curve_overview(estimator, name, rows, entries, calibration, warnings),
+        data=summarize_curves(estimator, rows),
+        parameters=make_parameter_table(estimator),
+        fit=fit,
+        fit_note="" if fit else NO_CURVES,
+        calibration=calibration,
+        warnings=warnings,
+        **common,
     )
 
 

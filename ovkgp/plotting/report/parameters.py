@@ -37,8 +37,8 @@ METHODS = {  # descriptions of the sampling methods
 def make_parameter_table(estimator) -> ParameterTable:
     """Make the table of the hyperparameters of a fitted estimator, in original units."""
     if not estimator.has_trained_hyperparameters:
-        sentence = "These values were given or selected, not trained, so they have no intervals."
-        return _make_table(estimator, sentence, [_make_row(entry) for entry in estimator.list_parameters()])
+        rows = [_make_row(entry) for entry in estimator.list_parameters()]
+        return _make_table(estimator, estimator.parameter_note if rows else "No hyperparameters are listed.", rows)
     if (draws := estimator.hyperparameter_draws) is not None:
         return _make_table_of_draws(estimator, draws["posterior"])
     return _make_table_of_points(estimator)
@@ -49,7 +49,7 @@ def _make_table(estimator, sentence: str, rows: list[Parameter], value_name="val
         notes = (*notes, "Correlations between outputs are shown only in the figure of the fit.")
     if len(rows) > MAX_ROWS:
         notes = (*notes, f"The table shows the first {MAX_ROWS} of {len(rows)} values.")
-    return ParameterTable(sentence, tuple(rows[:MAX_ROWS]), value_name, "original units", notes)
+    return ParameterTable(sentence, tuple(rows[:MAX_ROWS]), value_name, estimator.parameter_units, notes)
 
 
 def _make_table_of_draws(estimator, group) -> ParameterTable:

@@ -201,7 +201,7 @@ def test_summary_columns_and_predictive_distribution(curves, model):
     np.testing.assert_allclose(rows, X, atol=1e-12)
     np.testing.assert_allclose(table, Y, atol=1e-12)
     assert model.describe().name
-    assert any(row.parameter.startswith("weight") for row in model.list_parameters())
+    assert sum(model.model_weights().values()) == pytest.approx(1.0)
 
 
 def test_channels_are_predicted_together(curves):
