@@ -1,6 +1,6 @@
 """Curves as outputs: white-matter profiles (DTI) with the estimators of Bouche's thesis, and the time of a path of λ.
 
-    python benchmarks/functional.py [dti] [robust] [speed] [--splits 20]
+    python benchmarks/functional.py [dti] [robust] [speed] [--splits 20] [--quick]
 
 `dti` is Table 5.1: the squared error summed over the observed points of a curve, averaged over test curves, of random splits 70/30
 (the splits of the source are unknown). All options are chosen on training curves: λ by leave-one-curve-out errors or, where there
@@ -241,7 +241,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", default=["dti", "robust", "speed"])
     parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="speed, and one split of dti, less than a minute")
     options = parser.parse_args()
+    if options.quick:
+        options.sections, options.splits = [name for name in options.sections if name != "robust"], 1
     torch.set_num_threads(1)
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,10 +4,10 @@
 
 `levitus`: a climatology whose profiles end at the sea floor, from the position; blocks of 15 × 15 degrees are held out. `argo`: casts
 of floats, each at its own depths, from position and season; six floats are held out. The coordinate of depth is its square root.
-Beside `FunctionGPRegressor` without options, and with noise that varies along depth: one scikit-learn process per principal component of both variables together (values below
-the sea floor are filled with the deepest ones), one process per depth and variable, and the training mean at each depth. Scores per
-variable: R² over all values against the training mean at each depth, mean log density of a value under a normal distribution with the
-predicted moments, and coverage of 90 % intervals.
+Beside `FunctionGPRegressor` without options, and with noise that varies along depth: one scikit-learn process per principal component of
+both variables together (values below the sea floor are filled with the deepest ones), and one process per depth and variable. Scores
+per variable: R² over all values against the training mean at each depth, mean log density of a value (for casts, of a normal
+distribution with the predicted moments), and coverage of 90 % intervals.
 Data: folder `profiles` of the environment variable OVKGP_DATA. One thread; nothing is chosen on held-out profiles.
 """
 
@@ -79,16 +79,22 @@ def by_depth(X: np.ndarray, Y: np.ndarray, new: np.ndarray) -> tuple[np.ndarray,
     return mean, std
 
 
-def score(mean, std, truth: np.ndarray, reference: np.ndarray, ends=None) -> np.ndarray:
-    """Return R², log density and coverage of each variable, (2, 3), from Gaussian predictions or given interval ends."""
+def score(mean, std, truth: np.ndarray, reference: np.ndarray, ends=None, predictive=None) -> np.ndarray:
+    """Return R², log density and coverage of each variable, (2, 3).
+
+    Without interval ends (k, m, 2) and a predictive distribution they are those of normal distributions.
+    """
+    density = norm.logpdf(truth, mean, std)
+    if predictive is not None:
+        density = predictive.log_density(truth.reshape(len(truth), -1)).reshape(truth.shape)
     lower, upper = (mean - NORMAL_90 * std, mean + NORMAL_90 * std) if ends is None else ends
     found = []
     for k in range(2):
         observed = ~np.isnan(truth[:, :, k])
-        y, center, scale = truth[:, :, k][observed], mean[:, :, k][observed], std[:, :, k][observed]
+        y, center = truth[:, :, k][observed], mean[:, :, k][observed]
         total = np.square(truth[:, :, k] - reference[:, k])[observed].sum()
         inside = (lower[:, :, k][observed] <= y) & (y <= upper[:, :, k][observed])
-        found.append([1 - np.square(y - center).sum() / total, norm.logpdf(y, center, scale).mean(), inside.mean()])
+        found.append([1 - np.square(y - center).sum() / total, density[:, :, k][observed].mean(), inside.mean()])
     return np.array(found)
 
 
@@ -116,10 +122,10 @@ def report(title: str, found: dict[str, np.ndarray], seconds: dict[str, float], 
 
 
 def fit_ours(X: np.ndarray, Y, grid, new: np.ndarray, points: np.ndarray, **options):
-    """Return mean, standard deviation and ends of 90 % intervals of profiles (k, m, 2), and the model."""
+    """Return mean, standard deviation and ends of 90 % intervals of profiles (k, m, 2), and their distribution on the grid of the fit."""
     model = ovkgp.FunctionGPRegressor(random_state=0, **options).fit(X, Y, grid=grid)
     mean, std = model.predict(new, grid=points, return_std=True)
-    return mean, std, model.predict_interval(new, 0.9, grid=points), model
+    return mean, std, model.predict_interval(new, 0.9, grid=points), None if grid is None else model.predictive(new)
 
 
 def levitus(splits: int = 3, num_train: int = 100, num_test: int = 400) -> list[Claim]:
@@ -147,7 +153,7 @@ def levitus(splits: int = 3, num_train: int = 100, num_test: int = 400) -> list[
             start = time.process_time()
             mean, std, *rest = predict()
             seconds[name] = seconds.get(name, 0.0) + time.process_time() - start
-            found.setdefault(name, []).append(score(mean, std, truth, reference, *rest[:1]))
+            found.setdefault(name, []).append(score(mean, std, truth, reference, *rest))
             if name == "ours":
                 parts = [
                     score(mean[:, p], std[:, p], truth[:, p], reference[p], [end[:, p] for end in rest[0]])[:, 2]
@@ -210,7 +216,7 @@ def argo(splits: int = 3, num_train: int = 60, num_test: int = 318, samples_per_
             start = time.process_time()
             mean, std, *rest = predict()
             seconds[name] = seconds.get(name, 0.0) + time.process_time() - start
-            found.setdefault(name, []).append(score(mean, std, truth, reference, *rest[:1]))
+            found.setdefault(name, []).append(score(mean, std, truth, reference, *rest))
     title = f"Argo casts, {num_train} casts of {samples_per_cast} samples, six floats held out"
     return report(title, {name: np.stack(one) for name, one in found.items()}, seconds, splits)
 
