@@ -81,8 +81,8 @@ def curve_losses(measure=MEASURE):
         IntegralLoss(LogCosh(2.0), measure),
         CurveEnvelope(IntegralLoss(Pinball(), measure), 0.2),
         CurveEnvelope(CurveHuber(0.7, 2, measure), 0.2),
-        *(CurveHuber(0.7, p, measure) for p in (1, 2, math.inf)),
-        *(CurveInsensitive(0.4, p, measure) for p in (1, 2, math.inf)),
+        *(CurveHuber(0.7, p, measure) for p in (1, 1.5, 2, math.inf)),
+        *(CurveInsensitive(0.4, p, measure) for p in (1, 2, 3, math.inf)),
     ]
 
 

@@ -1,7 +1,7 @@
 """Losses with their conjugates and proximal operators, and measures on tasks over which they are integrated."""
 
 from ovkgp.losses.base import CurveLoss, Loss
-from ovkgp.losses.curves import CurveHuber, CurveInsensitive
+from ovkgp.losses.curves import CurveHuber, CurveInsensitive, robustness_ratio
 from ovkgp.losses.envelope import CurveEnvelope, Envelope
 from ovkgp.losses.integral import IntegralLoss
 from ovkgp.losses.kernel_rules import KernelRule, gaussian_embedding, kernel_quadrature, kernel_rule
@@ -53,6 +53,7 @@ __all__ = [
     "kernel_rule",
     "monte_carlo",
     "product_measure",
+    "robustness_ratio",
     "sobol",
     "star_discrepancy",
     "trapezoid",

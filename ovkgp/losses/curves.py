@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ovkgp.checks import check_nonnegative, check_positive
+from ovkgp.exceptions import InputError
 from ovkgp.losses.balls import dual_order, norm, project, project_product, shrink
 from ovkgp.losses.base import SLACK
 from ovkgp.losses.integral import MeasuredLoss
@@ -60,18 +63,18 @@ class CurveHuber(ConvolvedLoss):
     ----------
     kappa : float
         Bound κ on the dual norm of the gradient. Must be greater than 0.
-    p : {1, 2, math.inf}
-        Order of the norm.
+    p : float
+        Order of the norm, at least 1; `math.inf` is the maximum norm.
     measure : TaskMeasure
         Nodes and weights.
 
     Notes
     -----
-    Complexity: O(n m) per method, O(n m log m) for p = ∞.
+    Complexity: O(n m) per method, O(n m log m) for p = ∞; iterative, about a hundred times as long, for p other than 1, 2, ∞.
 
     References
     ----------
-    LT-57, LT-58, BO-71
+    LT-57, LT-58, LT-62, BO-71
 
     Examples
     --------
@@ -127,18 +130,18 @@ class CurveInsensitive(ConvolvedLoss):
     ----------
     epsilon : float
         Radius ε of the ball in which errors cost nothing. Must be at least 0.
-    p : {1, 2, math.inf}
-        Order of the norm.
+    p : float
+        Order of the norm, at least 1; `math.inf` is the maximum norm.
     measure : TaskMeasure
         Nodes and weights.
 
     Notes
     -----
-    Complexity: O(n m) per method, O(n m log m) for p = 1.
+    Complexity: O(n m) per method, O(n m log m) for p = 1; iterative, about a hundred times as long, for p other than 1, 2, ∞.
 
     References
     ----------
-    LT-59..61, BO-72; LT-E-08 for the factor ½
+    LT-59..62, BO-72; LT-E-08 for the factor ½
 
     Examples
     --------
@@ -180,3 +183,60 @@ class CurveInsensitive(ConvolvedLoss):
 
     def _shrink(self, d: Tensor) -> Tensor:
         return shrink(d, self.epsilon, self.q, self.weights)
+
+
+def robustness_ratio(
+    errors: Tensor,
+    corrupted: Tensor,
+    p: float,
+    measure: TaskMeasure,
+    quantiles: Sequence[float] = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99),
+) -> float:
+    """Compute how much outliers raise the Huber loss of curves with an L^p norm, (1/n) Σ_i H_κ(ẽ_i)/H_κ(e_i).
+
+    Parameters
+    ----------
+    errors : Tensor of shape (n, m)
+        Errors e of curves without outliers, at the nodes of the measure.
+    corrupted : Tensor of shape (n, m)
+        Errors ẽ of the same curves with outliers.
+    p : float
+        Order of the norm, at least 1.
+    measure : TaskMeasure
+        Nodes and weights.
+    quantiles : sequence of float, default=(0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+        The bounds κ considered are these quantiles of the dual norms ‖e_i‖_q.
+
+    Returns
+    -------
+    float
+        Smallest ratio over κ; 1 means that outliers have no influence on the loss.
+
+    Notes
+    -----
+    Outliers of whole curves favor p = 2, outliers of single values p near 1. Complexity: that of `CurveHuber` for each κ.
+
+    References
+    ----------
+    BO-79, BO-113
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import gauss_legendre, robustness_ratio
+    >>> errors = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None].expand(20, 5)
+    >>> round(robustness_ratio(errors, 3 * errors, 2, gauss_legendre(5)), 2) < 9  # of the square loss: 9
+    True
+    """
+    if errors.shape != corrupted.shape or errors.dim() != 2 or errors.shape[1] != len(measure):
+        raise InputError(
+            f"errors and corrupted must have shape (n, {len(measure)}), got {tuple(errors.shape)} and {tuple(corrupted.shape)}."
+        )
+    errors, corrupted = errors.double(), corrupted.double()
+    sizes = norm(errors, dual_order(p), measure.weights)
+    if not bool((sizes > 0).all()):
+        raise InputError("errors must not be zero along a whole curve. Drop such curves.")
+    bounds = torch.quantile(sizes, torch.tensor(quantiles, dtype=torch.float64))
+    losses = [CurveHuber(kappa, p, measure) for kappa in bounds.tolist()]
+    zero = errors.new_zeros(len(errors), 1)
+    return min((loss.value(corrupted, zero) / loss.value(errors, zero)).mean().item() for loss in losses)

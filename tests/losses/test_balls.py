@@ -9,7 +9,7 @@ from loss_cases import MEASURE, normal
 from ovkgp.exceptions import OptionError
 from ovkgp.losses.balls import dual_order, norm, project, project_product, shrink, soft_threshold
 
-ORDERS = (1, 2, math.inf)
+ORDERS = (1, 1.25, 1.5, 2, 3, math.inf)
 ETA = MEASURE.weights
 
 
@@ -103,6 +103,11 @@ def test_project_product_matches_finite_differences(p):
     torch.testing.assert_close((ahead - behind) / (2 * h), product, rtol=0, atol=1e-7)
 
 
-def test_dual_order_rejects_other_orders():
+@pytest.mark.parametrize("p", [0.5, 0, -1, math.nan, True, "2"])
+def test_dual_order_rejects_other_orders(p):
     with pytest.raises(OptionError, match="p must be"):
-        dual_order(3)
+        dual_order(p)
+
+
+def test_dual_order_is_conjugate():
+    assert [dual_order(p) for p in (1, 2, 3, 1.5, math.inf)] == [math.inf, 2, 1.5, 3, 1]

@@ -7,12 +7,22 @@ import torch
 from loss_cases import MEASURE, curve_losses, normal
 from scipy.optimize import minimize
 
-from ovkgp.exceptions import OptionError
-from ovkgp.losses import CurveHuber, CurveInsensitive, EpsilonInsensitive, Huber, IntegralLoss, Square, TaskMeasure
-from ovkgp.losses.balls import norm
+from ovkgp.datasets import add_outlying_curves, corrupt_points, make_mixture_curves
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.losses import (
+    CurveHuber,
+    CurveInsensitive,
+    EpsilonInsensitive,
+    Huber,
+    IntegralLoss,
+    Square,
+    TaskMeasure,
+    robustness_ratio,
+)
+from ovkgp.losses.balls import dual_order, norm, project
 
 ETA = MEASURE.weights
-ORDERS = (1, 2, math.inf)
+ORDERS = (1, 1.25, 1.5, 2, 3, math.inf)
 STEPS = (0.1, 1.0, 10.0)
 U, Y = normal(40, 4, scale=1.5), normal(40, 1, seed=1)
 every_order = pytest.mark.parametrize("p", ORDERS)
@@ -42,11 +52,12 @@ def test_insensitive_is_half_squared_distance_to_ball(p):
     assert bool((inner(d - others, d - others) / 2 >= value - 1e-12).all())
 
 
-@every_order
+@pytest.mark.parametrize("p", [1, 1.5, 2, math.inf])
 @pytest.mark.parametrize("kind", [CurveHuber, CurveInsensitive])
 def test_conjugate_is_supremum(p, kind):
-    loss, y = kind(0.5, p, MEASURE), normal(1, 4, seed=4)
-    slopes = loss.derivative(normal(20, 4, seed=5, scale=1.5), y) * torch.linspace(0.3, 0.999, 20).double()[:, None]
+    loss, y, count = kind(0.5, p, MEASURE), normal(1, 4, seed=4), 5 if p == 1.5 else 20
+    factors = torch.linspace(0.3, 0.999, count).double()[:, None]
+    slopes = loss.derivative(normal(count, 4, seed=5, scale=1.5), y) * factors
     for a in slopes:
 
         def minus(u, a=a):
@@ -60,7 +71,7 @@ def test_conjugate_is_supremum(p, kind):
 
 @every_order
 def test_huber_conjugate_is_infinite_outside_dual_ball(p):
-    loss, q = CurveHuber(0.5, p, MEASURE), {1: math.inf, 2: 2, math.inf: 1}[p]
+    loss, q = CurveHuber(0.5, p, MEASURE), dual_order(p)
     a = normal(20, 4)
     a = 0.5 * a / norm(a, q, ETA)[:, None]
     assert bool(torch.isfinite(loss.conjugate(a * (1 + 1e-14), Y[:20])).all())
@@ -189,6 +200,67 @@ def test_insensitive_slopes_are_sparse():
 def test_curve_losses_reject_invalid_parameters():
     for kind in (CurveHuber, CurveInsensitive):
         with pytest.raises(OptionError, match="p must be"):
-            kind(0.5, 3, MEASURE)
+            kind(0.5, 0.5, MEASURE)
         with pytest.raises(OptionError, match=r"kappa|epsilon"):
             kind(-0.5, 2, MEASURE)
+
+
+@pytest.mark.parametrize("p", [1, 1.25, 1.5, 2, 3, math.inf])
+def test_bo_c_24_losses_of_any_order_are_minimized_numerically(p):
+    """BO-71, BO-72, LT-62 in R⁷: both losses are values of an optimization over the part that the norm or the ball takes."""
+    measure = TaskMeasure(torch.arange(7.0))
+    y = normal(1, 7, seed=2, scale=1.2)
+    zero, q = torch.zeros(1, 1, dtype=torch.float64), dual_order(p)
+    # H = max over ‖a‖_q ≤ κ of ⟨a, y⟩ − ½‖a‖²; in the direction of the boundary it is 1-D, so that a grid brackets it
+    huber, flat = CurveHuber(0.6, p, measure), CurveInsensitive(0.6, p, measure)
+    rays = torch.cat([normal(4000, 7, seed=3), y + normal(4000, 7, seed=4, scale=0.2)])
+    slopes = 0.6 * rays / norm(rays, q, measure.weights)[:, None]
+    best = ((slopes * (y - slopes / 2)).mean(-1)).max().item()
+    assert best <= huber.value(y, zero).item() + 1e-12
+    inside = 0.6 * rays / norm(rays, p, measure.weights)[:, None]
+    assert ((y - inside).square().mean(-1) / 2).min().item() >= flat.value(y, zero).item() - 1e-12
+    # both are equalities at their own maximizer and minimizer
+    a = huber.derivative(y, zero)
+    assert (a * (y - a / 2)).mean().item() == pytest.approx(huber.value(y, zero).item(), rel=1e-12)
+    assert norm(y - flat.derivative(y, zero), p, measure.weights).item() == pytest.approx(0.6, rel=1e-9)
+    # H = ½‖·‖² inside the dual ball, ℓ = 0 inside the ball
+    small_q, small_p = (0.59 * y / norm(y, order, measure.weights) for order in (q, p))
+    assert huber.value(small_q, zero).item() == pytest.approx(small_q.square().mean().item() / 2, rel=1e-12)
+    assert flat.value(small_p, zero).item() == pytest.approx(0.0, abs=1e-20)
+    assert huber.value(y, zero).item() <= y.square().mean().item() / 2
+
+
+@pytest.mark.parametrize("p", [1.5, 3])
+def test_bo_77_projections_of_any_order_solve_their_equation(p):
+    """|z| + μ|z|^{p−1} = |x| with one μ ≥ 0 per curve, ‖z‖_p = r; a larger ball has its points fixed (BO C-25)."""
+    x = normal(20, 6, scale=3.0)
+    eta = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.2, 0.1], dtype=torch.float64)
+    z = project(x, 0.7, p, eta)
+    multipliers = (x.abs() - z.abs()) / z.abs() ** (p - 1)
+    torch.testing.assert_close(multipliers, multipliers[:, :1].expand(20, 6), rtol=1e-7, atol=0)
+    torch.testing.assert_close(norm(z, p, eta), torch.full((20,), 0.7, dtype=torch.float64))
+    torch.testing.assert_close(project(z, 0.7 * (1 + 1e-12), p, eta), z, rtol=0, atol=0)
+    y = normal(20, 6, seed=1, scale=3.0)
+    moved, apart = project(y, 0.7, p, eta) - z, y - x
+    assert bool(((eta * moved.square()).sum(-1) <= (eta * moved * apart).sum(-1) + 1e-12).all())
+
+
+def test_bo_c_39_robustness_ratio_favors_p_2_for_curves_and_p_near_1_for_values():
+    """BO-79, BO-113, the claims of Fig. 7.4: outlying curves raise the loss least with p = 2, outlying values with p just above 1."""
+    curves = make_mixture_curves(100, random_state=0).Y
+    errors, measure = torch.from_numpy(curves - curves.mean(0)), TaskMeasure(torch.linspace(0, 1, 100))
+    orders = (1, 1.1, 2)
+    ratios = {}
+    for name, bad in (
+        ("curves", add_outlying_curves(errors, 0.1, 4.0, random_state=1)[0]),
+        ("values", corrupt_points(errors, 0.1, kind="symmetric", random_state=1)[0]),
+    ):
+        ratios[name] = [robustness_ratio(errors, torch.from_numpy(bad), p, measure) for p in orders]
+        assert min(ratios[name]) > 1
+    assert min(ratios["curves"]) == ratios["curves"][-1] < 0.92 * ratios["curves"][0]
+    assert min(ratios["values"]) == min(ratios["values"][:2]) < 0.95 * ratios["values"][-1]
+    assert robustness_ratio(errors, errors, 1.5, measure) == pytest.approx(1.0)
+    with pytest.raises(InputError, match="shape"):
+        robustness_ratio(errors, errors[:5], 2, measure)
+    with pytest.raises(InputError, match="zero"):
+        robustness_ratio(0 * errors, errors, 2, measure)

@@ -10,8 +10,9 @@ from ovkgp.functional.eigenfunctions import EigenFactor, laplace_eigenpairs, sam
 from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.tasks.eigenbasis import functional_ridge, ridge_coefficients
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
+from ovkgp.inference.tasks.solvers.dual import solve_dual
 from ovkgp.inference.tasks.solvers.square import solve_square
-from ovkgp.losses import Coordinates, IntegralLoss, Square, gauss_legendre
+from ovkgp.losses import Coordinates, CurveHuber, IntegralLoss, Square, gauss_legendre
 
 N, LAM = 10, 2e-3
 
@@ -123,3 +124,25 @@ def test_lt_e_39_another_output_matrix_with_the_same_function():
     inverse = torch.linalg.inv(A2)
     assert torch.allclose(K @ (a @ A1 @ inverse) @ A2, h, atol=1e-8)
     assert (K @ (a @ inverse @ A1) @ A2 - h).abs().max() > 1e-2
+
+
+def test_bo_58_dual_functions_stay_in_a_stable_span_of_the_curves(curves):
+    """FKR-HUB with exact eigenfunctions: if span{y_i} is stable under T, α = Ω Y with n² scalars Ω, for the Huber loss of norms (p = 2)."""
+    _, Y, measure, factor = curves
+    pairs = laplace_eigenpairs(8)
+    R = pairs.coefficients(Y, measure)
+    R[:, [0, 3, 4, 6, 7]] = 0.0  # the span of three eigenfunctions
+    tasks = torch.diag(pairs.values.sqrt())
+    problem = TaskProblem(factor.anchor_rows, tasks, R, CurveHuber(0.04, 2, Coordinates(8)), LAM)
+    found = solve_dual(problem, tolerance=1e-10)
+    assert found.gap <= 1e-6 * found.objective
+    omega = torch.linalg.lstsq(R.T, found.dual.T).solution.T  # (n, n)
+    torch.testing.assert_close(omega @ R, found.dual, atol=1e-10, rtol=0)
+    residuals = R - problem.values(found.weights)
+    sizes = residuals.norm(dim=1, keepdim=True)
+    assert 0 < int((sizes > 0.04).sum()) < N
+    torch.testing.assert_close(found.dual, residuals * (0.04 / sizes).clamp_max(1.0), atol=1e-4, rtol=0)
+    # a curve outside the span adds its own direction
+    R[0, 0] = 0.5
+    other = solve_dual(TaskProblem(factor.anchor_rows, tasks, R, problem.loss, LAM), tolerance=1e-10)
+    assert other.dual[:, 0].abs().max() > 1e-3
