@@ -29,6 +29,8 @@ from threadpoolctl import threadpool_limits
 import ovkgp
 from ovkgp.functional import FunctionalData
 
+MAX_INPUTS_PER_OUTPUT = 10
+
 
 def simulate(num_curves: int, num_points: int, seed: int, is_drawn: bool = True):
     """Return a grid, inputs (n, 2), and curves with smooth deviations of standard deviation .3 and noise .05.
@@ -159,7 +161,10 @@ def tables(sets: int = 8, splits: int = 10) -> list:
         is_input = np.array([column.startswith("x_") for column in columns])
         columns = "R² per output", "log density", "coverage", "CPU s"
         heading(f"{title}, 70/30, {splits} splits, outputs of unit variance", "model", *columns)
-        found = {"ours, pca": [], "PCA + GP": [], "GP per output": []}
+        peers = {"PCA + GP": component_regression, "GP per output": output_regression}
+        if is_input.sum() > MAX_INPUTS_PER_OUTPUT:  # 26 processes with 21 lengthscales take too long
+            del peers["GP per output"]
+        found = {"ours, pca": [], **{peer: [] for peer in peers}}
         for seed in range(splits):
             order = np.random.default_rng(seed).permutation(len(values))
             train, test = np.split(order, [round(0.7 * len(values))])
@@ -172,7 +177,7 @@ def tables(sets: int = 8, splits: int = 10) -> list:
             density = model.predictive(new).log_density(truth).mean()
             r2 = _mean_r2(model.predict(new), truth)
             found["ours, pca"].append([r2, density, inside, time.process_time() - start])
-            for peer, predict in (("PCA + GP", component_regression), ("GP per output", output_regression)):
+            for peer, predict in peers.items():
                 start = time.process_time()
                 mean, std = predict(X, Y, new)
                 inside = (np.abs(mean - truth) <= 1.645 * std).mean()
@@ -180,13 +185,12 @@ def tables(sets: int = 8, splits: int = 10) -> list:
                 found[peer].append([_mean_r2(mean, truth), density, inside, time.process_time() - start])
         for model_name, results in found.items():
             row(model_name, *map(_cell, np.array(results).T))
-        ours, components, separate = (np.array(results).mean(0) for results in found.values())
+        ours, *others = (np.array(results).mean(0) for results in found.values())
         claims += [
             claim(
-                f"{title}: R² not below PCA + GP and separate processes, up to .005",
-                ours[0] > max(components[0], separate[0]) - 0.005,
+                f"{title}: R² not below the other models, up to .005", ours[0] > max(one[0] for one in others) - 0.005
             ),
-            claim(f"{title}: larger log density than PCA + GP", ours[1] > components[1]),
+            claim(f"{title}: larger log density than PCA + GP", ours[1] > others[0][1]),
             claim(f"{title}: 90 % intervals cover {100 * ours[2]:.1f} %", 0.85 <= ours[2] <= 0.95),
         ]
     return claims
