@@ -15,6 +15,7 @@ from ovkgp.kernels import (
     ExponentiatedChi2Kernel,
     FunctionValuedKernel,
     SimplexMatrix,
+    block,
     num_outputs,
 )
 
@@ -127,3 +128,14 @@ def test_nystrom_is_exact_for_kernels_of_values_and_gradients():
     kernel, Z = RBFKernelGrad().double(), inputs(4, 0)
     Phi = Nystrom(kernel, Z)(Z).to_dense()
     torch.testing.assert_close(Phi @ Phi.mT, kernel(Z).to_dense(), atol=1e-8, rtol=0)
+
+
+def test_lt_e_18_feature_maps_go_from_weights_to_outputs():
+    """K(x, z) = Φ(x)Φ(z)ᵀ with Φ(x) (p, r), and h(x) = Φ(x) v: one order of spaces throughout."""
+    kernel, Z = KERNELS["curl"]().double(), inputs(5, 0)
+    map_ = Nystrom(kernel, Z)
+    rows = [map_(z[None]).to_dense() for z in Z]
+    assert all(row.shape == (2, map_.num_features) for row in rows)
+    torch.testing.assert_close(rows[0] @ rows[3].mT, block(kernel, Z[0], Z[3]), atol=1e-8, rtol=0)
+    v = torch.randn(map_.num_features, generator=torch.Generator().manual_seed(0)).double()
+    torch.testing.assert_close(map_(Z).to_dense() @ v, torch.cat([row @ v for row in rows]))

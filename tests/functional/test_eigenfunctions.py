@@ -152,7 +152,7 @@ def test_sampled_pairs_in_the_plane_are_products_of_those_of_a_product_kernel():
 
 
 def test_lt_e_13_the_norm_is_that_of_the_square_root_of_the_operator():
-    """k(·, t) is in H with norm k(t, t), though it is not in the image of T: Σ c²/λ² diverges, Σ c²/λ does not."""
+    """k(·, t) is in H with norm k(t, t), though it is not in the image of T, which is smaller than H (LT-E-14): Σ c²/λ² diverges, Σ c²/λ does not."""
     t = torch.tensor([0.3]).double()
     norms, images = [], []
     for count in (100, 400, 1600):
@@ -300,3 +300,13 @@ def test_exact_eigenfunctions_are_available_for_laplace_kernels_only():
     with pytest.raises(KernelTypeError, match="exact"):
         Eigenfunctions(laplace(), 3, [(0, 1), (0, 1)], method="exact")
     assert Eigenfunctions(BSplines(5), None).num_functions == 5
+
+
+def test_lt_e_12_eigenfunctions_are_continuous():
+    """For a continuous kernel: |ψ_j(t) − ψ_j(s)| ≤ ‖k(t, ·) − k(s, ·)‖/λ_j, which vanishes as t → s, also between the nodes."""
+    pairs = sampled_eigenpairs(rbf(3.0), gauss_legendre(12)).first(5)
+    t = torch.linspace(0.05, 0.9, 40).double()
+    for step in (1e-1, 1e-3, 1e-5):
+        change = (pairs.functions(t + step) - pairs.functions(t)).abs()
+        distance = (2 - 2 * math.exp(-3 * step**2)) ** 0.5  # ‖k(t, ·) − k(s, ·)‖ in the RKHS bounds that in L²
+        assert bool((change <= distance / pairs.values.sqrt() + 1e-12).all())

@@ -8,7 +8,15 @@ from gpytorch.kernels import RBFKernel
 from ovkgp.exceptions import InputError
 from ovkgp.functional import Eigenfunctions, IntegralOperator
 from ovkgp.functional.quadrature import gauss_rule
-from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.kernels import (
+    CurlFreeKernel,
+    DecomposableKernel,
+    Delay,
+    FunctionValuedKernel,
+    TransformableKernel,
+    block,
+)
 
 A = torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 0.5]]).double()
 NODES, WEIGHTS = gauss_rule(np.linspace(0, 1, 4), 10)
@@ -72,3 +80,30 @@ def test_operator_rejects_invalid_arguments():
         IntegralOperator(RBFKernel(), NODES, -WEIGHTS)
     with pytest.raises(InputError, match="values"):
         CASES["separable"]()(np.zeros((3, 3)))
+
+
+def test_lt_e_17_sections_of_a_kernel_have_the_new_point_first():
+    """(K_x y)(z) = K(z, x) y: predictions use K(z, x_i), which is not K(x_i, z) if blocks are not symmetric."""
+    kernel = TransformableKernel(RBFKernel(), [Delay(0.0), Delay(0.7)]).double().requires_grad_(False)
+    rng = np.random.default_rng(0)
+    X, Y, z = (torch.from_numpy(rng.standard_normal(shape)) for shape in ((6, 1), (6, 2), (1, 1)))
+    mean = OperatorValuedGP(kernel, mean="zero", noise=0.1).condition(X, Y).predict(z).mean[0]
+    gram = kernel(X).to_dense() + 0.1 * torch.eye(12).double()
+    alpha = torch.linalg.solve(gram, Y.reshape(-1)).reshape(6, 2)
+    right, printed = (
+        sum(block(kernel, *pair) @ a for pair, a in zip(pairs, alpha, strict=True))
+        for pairs in ([(z[0], x) for x in X], [(x, z[0]) for x in X])
+    )
+    torch.testing.assert_close(mean, right.detach(), atol=1e-7, rtol=0)
+    assert (printed - right).abs().max() > 0.1
+
+
+def test_lt_e_19_values_of_the_kernel_are_operators_on_curves():
+    """K(x, z) = k_X(x, z) T_kΘ maps a curve in L²(μ) to a curve (LT-34): on a grid, k_X K_Θ diag(η) y."""
+    tasks = torch.linspace(0.1, 0.9, 6).double()
+    kernel = FunctionValuedKernel(RBFKernel(), RBFKernel(), tasks=tasks).double().requires_grad_(False)
+    x, z, y = torch.zeros(1).double(), torch.full((1,), 0.8).double(), torch.sin(5 * tasks)
+    image = block(kernel, x, z) @ (y / 6)
+    task_operator = IntegralOperator(kernel.task_kernel, tasks.numpy())
+    scalar = kernel.input_kernel(x[None], z[None]).to_dense().item()
+    np.testing.assert_allclose(image, scalar * task_operator(y[:, None].numpy())[:, 0], atol=1e-10)

@@ -293,6 +293,23 @@ def test_sobolev_kernel_on_line_is_inverse_fourier_transform_of_norm(order):
     np.testing.assert_allclose([evaluate(kernel, [0.0])[0], kernel.value_at_zero], at_zero, rtol=1e-9)
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_bo_e_06_bo_c_15_sobolev_kernel_reproduces_values_with_the_term_of_order_zero(order):
+    """f(x) = Σ_{r=0}^s ⟨f^(r), k(·, x)^(r)⟩ on the line; without r = 0, as printed, the sum differs (BO-E-06)."""
+    kernel = SobolevKernel(order=order).double()
+    kernel.lengthscale = 1.0
+    x, t = 0.4, 0.4 + np.linspace(-15, 15, 60_001)  # the kink of the kernel is a node
+    f = [np.exp(-(t**2)), -2 * t * np.exp(-(t**2)), (4 * t**2 - 2) * np.exp(-(t**2))]
+    values = evaluate(kernel, t - x)
+    sections = [values]
+    for _ in range(order):
+        half = len(t) // 2  # one-sided differences left and right of the kink
+        sections.append(np.concatenate([np.gradient(part, t[1] - t[0]) for part in np.split(sections[-1], [half])]))
+    terms = [np.trapezoid(a * b, t) for a, b in zip(f[: order + 1], sections, strict=True)]
+    assert sum(terms) == pytest.approx(np.exp(-(x**2)), abs=2e-3)
+    assert abs(sum(terms[1:]) - np.exp(-(x**2))) > 0.1
+
+
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_bo_e_09_bernoulli_kernel_reproduces_its_own_norm_and_not_the_printed_one(order):
     """The norm (∫v)² + ∫(v^(s))² weights cos 2πkt by (2πk)^{2s}; the printed ∫v² + ∫(v^(s))² by 1 + (2πk)^{2s}."""

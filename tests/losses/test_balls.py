@@ -111,3 +111,29 @@ def test_dual_order_rejects_other_orders(p):
 
 def test_dual_order_is_conjugate():
     assert [dual_order(p) for p in (1, 2, 3, 1.5, math.inf)] == [math.inf, 2, 1.5, 3, 1]
+
+
+@pytest.mark.parametrize("p", ORDERS)
+def test_bo_e_04_prox_of_a_norm_subtracts_the_projection_on_the_dual_ball(p):
+    """prox_{γ‖·‖_p} = I − Proj of radius γ in the dual norm, without a further γ; by its definition, for γ = ½ (BO C-09)."""
+    x, moves = normal(30, 4, scale=2.0), normal(300, 1, 4, seed=1, scale=0.2)
+    q, gamma = dual_order(p), 0.5
+
+    def cost(v):
+        return gamma * norm(v, p, ETA) + (ETA * (v - x).square()).sum(-1) / 2
+
+    right = x - project(x, gamma, q, ETA)
+    assert bool((cost(right + moves) >= cost(right) - 1e-12).all())
+    printed = x - gamma * project(x, gamma, p, ETA)
+    assert bool((cost(printed) > cost(right) + 1e-3).any())
+
+
+@pytest.mark.parametrize("p", ORDERS)
+def test_lt_e_10_prox_of_an_indicator_is_the_projection_for_every_step(p):
+    """prox_{γχ}(x) = x − γ prox_{χ*/γ}(x/γ) = Proj(x) for all γ (Moreau), not Proj(x/γ) as printed (LT-14)."""
+    x, radius = normal(30, 4, scale=2.0), 0.6
+    expected = project(x, radius, p, ETA)
+    for gamma in (0.1, 1.0, 10.0):
+        found = x - gamma * shrink(x / gamma, radius / gamma, dual_order(p), ETA)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    assert not torch.allclose(project(x / 10.0, radius, p, ETA), expected, atol=0.1)

@@ -39,6 +39,7 @@ def brute_conjugate(case, a, y, width, points=40_001):
 
 @every_loss
 def test_conjugate_is_supremum_and_infinite_outside_slope_range(case):
+    """LT B-01, BO C-08."""
     for y in case.targets:
         a = slopes(case, y[None])
         closed, brute = case.loss.conjugate(a, y, case.tasks), brute_conjugate(case, a, y, 8.0)
@@ -67,6 +68,7 @@ def test_conjugate_accepts_slopes_outside_by_rounding(case):
 @every_loss
 @pytest.mark.parametrize("step", STEPS)
 def test_moreau_identity(case, step):
+    """LT B-02, BO C-09."""
     u, y = many(case)
     loss, tasks = case.loss, case.tasks
     parts = loss.prox(u, y, tasks, step) + step * loss.conjugate_prox(u / step, y, tasks, 1 / step)

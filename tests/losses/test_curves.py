@@ -55,6 +55,7 @@ def test_insensitive_is_half_squared_distance_to_ball(p):
 @pytest.mark.parametrize("p", [1, 1.5, 2, math.inf])
 @pytest.mark.parametrize("kind", [CurveHuber, CurveInsensitive])
 def test_conjugate_is_supremum(p, kind):
+    """LT B-01, BO C-08: conjugates of infimal convolutions."""
     loss, y, count = kind(0.5, p, MEASURE), normal(1, 4, seed=4), 5 if p == 1.5 else 20
     factors = torch.linspace(0.3, 0.999, count).double()[:, None]
     slopes = loss.derivative(normal(count, 4, seed=5, scale=1.5), y) * factors
@@ -82,6 +83,7 @@ def test_huber_conjugate_is_infinite_outside_dual_ball(p):
 @every_loss
 @pytest.mark.parametrize("step", STEPS)
 def test_moreau_identity(loss, step):
+    """LT B-02, BO C-09."""
     parts = loss.prox(U, Y, step) + step * loss.conjugate_prox(U / step, Y, 1 / step)
     torch.testing.assert_close(parts, U, rtol=0, atol=1e-12)
 

@@ -32,6 +32,7 @@ def test_envelope_minimizes_loss_plus_squared_distance(case):
 @every_curve
 @pytest.mark.parametrize("kappa", [1e-3, 0.3, 10.0])
 def test_curve_envelope_value_and_derivative_match_prox(loss, kappa):
+    """BO C-10: prox_{κL}(u) = u − κ∇e_κ(u)."""
     smooth, near = CurveEnvelope(loss, kappa), loss.prox(U, Y, kappa)
     value, slope = smooth.value_and_derivative(U, Y)
     distance = (MEASURE.weights * (near - U).square()).sum(-1)

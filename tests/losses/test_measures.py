@@ -61,7 +61,7 @@ def test_gauss_legendre_is_exact_for_polynomials():
 
 
 def test_quadrature_error_rates():
-    """LT B-23: log-log slopes of the error over several random states."""
+    """LT B-23, LT-E-11: log-log slopes of the error over several random states; −½ for Monte Carlo, not the printed +½."""
     sizes = np.array([16, 64, 256, 1024])
 
     def slope(rule):

@@ -116,6 +116,25 @@ def test_additive_model_is_the_kronecker_solution_bo_e_15(data, convention, nois
     np.testing.assert_allclose(model.predict(Xs), cross @ alpha @ sections.T, atol=1e-7)
 
 
+def test_bo_c_20_bo_e_16_additive_covariance_is_a_kronecker_product():
+    """∫∫∫∫ k((θ, ξ, u), (θ', ξ', u')) φ_l(θ) φ_r(θ') over curves u = x_i(ξ): K_X ⊗ K_Θ in the order (θ, ξ, u) of BO-E-16."""
+    rng, n, d, t = np.random.default_rng(0), 4, 3, 12
+    X, points = rng.standard_normal((n, t)), (np.arange(t) + 0.5) / t
+    Phi = Fourier(2, (0, 1))(points)[:, :d]
+    kernel = AdditiveCurveKernel(to_tensor(points), to_tensor(np.full(t, 1 / t)), 0.2, "laplace").double()
+    kernel.lengthscale = 0.7
+    theta = np.exp(-(((points[:, None] - points) / 0.1) ** 2) / 2)  # k_Θ
+    xi = np.exp(-np.abs(points[:, None] - points) / 0.2)
+    values = np.exp(-((X[:, :, None, None] - X[None, None]) ** 2) / (2 * 0.49))  # (i, ξ, j, ξ')
+    dense = np.einsum("ab,cd,icjd,al,br->iljr", theta, xi, values, Phi, Phi) / t**4
+    KX = kernel(to_tensor(X)).to_dense().detach().numpy()
+    np.testing.assert_allclose(dense.reshape(n * d, -1), np.kron(KX, Phi.T @ theta @ Phi / t**2), atol=1e-7)
+    swapped = (
+        np.einsum("ab,cd,icjd,al,br->iljr", xi, theta, values, Phi, Phi) / t**4
+    )  # arguments in the order (ξ, θ, u)
+    assert np.abs(swapped - dense).max() > 0.01
+
+
 def test_local_averages(data):
     X, curves, Xs = data
     model = ovkgp.KernelCurveRegressor(lengthscale=2.0).fit(X, curves)

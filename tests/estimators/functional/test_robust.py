@@ -118,7 +118,7 @@ def test_solutions_equal_the_dual_algorithm_bo_e_28_bo_e_29_bo_e_45(data, loss, 
 
 @pytest.mark.parametrize("p", [2, math.inf])
 def test_printed_thresholds_leave_a_gap_bo_e_29(data, p):
-    """BO-E-29: the printed thresholds γε/√m and γε/m do not close the duality gap."""
+    """BO C-26, BO-E-29: the printed thresholds γε/√m and γε/m do not close the duality gap."""
     X, grid, Y = data
     K, KT, epsilon = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3), 0.3
     _, value, conjugate = setup("insensitive", p, epsilon, M)

@@ -173,7 +173,7 @@ def test_train_on_grid_reaches_the_evidence_of_the_dense_model(data):
 
 
 def test_large_grid_needs_little_memory():
-    """n = 400, m = 50, p = 20: the covariance of the pairs alone would take 3 GB; here nothing larger than n × m × p is made."""
+    """BO C-40 with n = 400, m = 50, p = 20: the covariance of the pairs alone would take 3 GB; here nothing larger than n × m × p is made."""
     rng = np.random.default_rng(0)
     X, tasks = torch.from_numpy(rng.standard_normal((400, D))), torch.from_numpy(rng.standard_normal((50, Q)))
     kernel = DecomposableKernel(

@@ -390,3 +390,14 @@ def test_noncrossing_rejects_tasks_in_the_plane():
 def test_tasks_in_one_dimension_may_have_one_column():
     h = expansion()
     torch.testing.assert_close(h(AT[:, None], LEVELS[:, None]), h(AT[:, None], LEVELS), rtol=0, atol=0)
+
+
+def test_lt_e_21_lt_e_25_risk_is_the_mean_over_rows_of_half_the_square():
+    """(1/n) Σ_i Σ_j η_j ½ r_ij²: with ½ (LT-E-21), and repeating all rows changes nothing, due to 1/n (LT-E-25)."""
+    problem = case("square")
+    H, y = normal(N, M, seed=3), problem.targets
+    expected = (problem.loss.weights * (H - y).square()).sum().item() / (2 * N)
+    assert problem.risk(H).item() == pytest.approx(expected, rel=1e-12)
+    twice = TaskProblem(problem.inputs.repeat(2, 1), problem.tasks, y.repeat(2, 1), problem.loss, problem.lam)
+    assert twice.risk(H.repeat(2, 1)).item() == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(solve_square(twice).weights, solve_square(problem).weights, atol=1e-9, rtol=0)
