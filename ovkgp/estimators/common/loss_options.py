@@ -45,29 +45,33 @@ def make_loss(loss: str | Loss | CurveLoss, std: float = 1.0) -> Loss | CurveLos
     return makers[loss]()
 
 
-def tune_loss(loss: str | Loss | CurveLoss, problem: TaskProblem) -> TaskProblem:
-    """Return the problem with the parameter of a loss by name from the residuals of the square loss, or of its own fit if robust."""
+def tune_loss(loss: str | Loss | CurveLoss, problems: list[TaskProblem]) -> list[TaskProblem]:
+    """Return problems with one parameter of a loss by name, from the residuals of the square loss, or for Huber of its own fit."""
     if not isinstance(loss, str) or loss == "pinball":
-        return problem
+        return problems
 
-    def with_loss(one: Loss) -> TaskProblem:
-        return replace(problem, loss=IntegralLoss(one, problem.loss.measure))
+    def with_loss(one: Loss) -> list[TaskProblem]:
+        return [replace(problem, loss=IntegralLoss(one, problem.loss.measure)) for problem in problems]
 
-    fit, std = solve_square(with_loss(losses.Square())), None
+    fits, std = [solve_square(problem) for problem in with_loss(losses.Square())], None
     for _ in range(MAX_SCALE_ROUNDS):
-        before, std = std, _residual_std(problem, fit)
-        problem = with_loss(make_loss(loss, std))
-        if loss not in ("huber", "log_cosh") or (before and abs(np.log(std / before)) < SCALE_TOLERANCE):
+        before, std = std, _residual_std(problems, fits)
+        problems = with_loss(make_loss(loss, std))
+        # log-cosh has slopes up to 1 for any ν, so that its own residuals may shrink without end
+        if loss != "huber" or (before and abs(np.log(std / before)) < SCALE_TOLERANCE):
             break
-        fit = solve_primal(problem, tolerance=SCALE_GAP)
-    return problem
+        fits = [solve_primal(problem, tolerance=SCALE_GAP) for problem in problems]
+    return problems
 
 
-def _residual_std(problem: TaskProblem, solution: TaskSolution) -> float:
+def _residual_std(problems: list[TaskProblem], fits: list[TaskSolution]) -> float:
     """Compute a robust standard deviation of residuals, by the weighted median of their absolute values; 1 if that is 0."""
-    counted = problem.entry_weights > 0
-    size = torch.where(counted, problem.targets - problem.values(solution.weights), 0.0)[counted].abs()
-    std = NORMAL_MAD * weighted_quantile(size.numpy(), problem.entry_weights[counted].numpy(), 0.5)
+    sizes, weights = [], []
+    for problem, fit in zip(problems, fits, strict=True):
+        counted = problem.entry_weights > 0
+        sizes.append((problem.targets - problem.values(fit.weights)).abs()[counted])
+        weights.append(problem.entry_weights[counted])
+    std = NORMAL_MAD * weighted_quantile(torch.cat(sizes).numpy(), torch.cat(weights).numpy(), 0.5)
     return std if std > 0 else 1.0
 
 

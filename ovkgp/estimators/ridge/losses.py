@@ -117,7 +117,7 @@ class LossMixin:
         if isinstance(loss, Loss):
             loss.check_tasks(levels)
         entries = self.gp_.kernel, self.gp_.features, observations, loss, levels, self.noise_, weights
-        problem = tune_loss(self.loss, make_entry_problem(*entries))
+        (problem,) = tune_loss(self.loss, [make_entry_problem(*entries)])
         self.loss_ = problem.loss.loss if isinstance(loss, Loss) else loss
         options = {"tolerance": self.tolerance, "max_iter": self.max_iter or DEFAULT_MAX_STEPS, "verbose": self.verbose}
         mode = solve_mode(problem, observations.observed, self.noise_, **options)

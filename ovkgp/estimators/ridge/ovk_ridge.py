@@ -76,8 +76,9 @@ class OVKRidge(LossMixin, RidgeEstimator):
     loss : {"square", "huber", "epsilon_insensitive", "log_cosh", "pinball", "smoothed_pinball"}, Loss or CurveLoss, default="square"
         Loss ℓ in Σ ℓ(y, f)/σ² + ½‖f‖², with σ² as for the square loss ½(y − f)². The parameter of a name is relative to the robust
         standard deviation s of residuals, pooled over outputs: κ = 1.345 s ("huber"), ν = 1/s ("log_cosh"), ε = s/2, κ = s/10
-        ("smoothed_pinball"), where s is that of the fit itself for "huber" and "log_cosh", and of the square loss otherwise. A `Loss` of `ovkgp.losses` is used as it is, in units of y; a `CurveLoss`, such as
-        `CurveHuber(kappa, 2, Coordinates(p))`, couples the outputs of a row and requires a separable kernel and complete outputs.
+        ("smoothed_pinball"). s is that of the fit itself for "huber" and that of the square loss otherwise. A `Loss` of `ovkgp.losses` is
+        used as it is, in units of y. A `CurveLoss`, such as `CurveHuber(kappa, 2, Coordinates(p))`, couples the outputs of a row and
+        requires a separable kernel and complete outputs.
     level : float or array-like of shape (p,), default=0.5
         Level θ of a pinball loss, for all outputs or one per output; the cost of a hinge loss.
 

@@ -15,18 +15,40 @@ from torch import Tensor
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.base import TableRegressor
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL, NO_LEAVE_ONE_OUT, Description, describe_mean
+from ovkgp.estimators.common.loss_options import MODE_ATTRIBUTES, fit_constants, is_square, make_loss, tune_loss
 from ovkgp.estimators.common.named_kernels import scale_kernel, usable_scale
-from ovkgp.estimators.common.options import CONVENTIONS, POSITIVE, VERBOSE, integer, noise_of, one_of, restore_on_error
+from ovkgp.estimators.common.options import (
+    CONVENTIONS,
+    FRACTION,
+    POSITIVE,
+    VERBOSE,
+    integer,
+    noise_of,
+    one_of,
+    restore_on_error,
+)
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
 from ovkgp.estimators.common.task_options import TASK_KERNEL_CONSTRAINTS, task_kernel
-from ovkgp.estimators.common.validation import as_array, input_table
+from ovkgp.estimators.common.validation import WeightedData, as_array, input_table
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.likelihoods.factory import likelihood_of_loss
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.posteriors.posterior import KernelProcess
 from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior, condition_on_grid, make_pairs, train_on_grid
+from ovkgp.inference.tasks.mode_posterior import (
+    ModePosterior,
+    find_evidence_scale,
+    make_pair_problems,
+    solve_pair_problems,
+)
 from ovkgp.inference.tasks.solvers.square import NORMALIZATIONS
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
+from ovkgp.losses import Loss
+
+LOSS_NAMES = ("square", "huber", "epsilon_insensitive", "log_cosh")
 
 
 def _condition_again(estimator: VectorTaskRegressor) -> None:
@@ -34,12 +56,13 @@ def _condition_again(estimator: VectorTaskRegressor) -> None:
     kernel, noise, *data = estimator._problem
     gp = OperatorValuedGP(kernel, mean="zero", noise=noise).requires_grad_(False)
     gp.fit_report_ = estimator.fit_report_
-    estimator._condition(gp, *data)
+    (estimator._set_mode if hasattr(estimator, "_coefficients") else estimator._condition)(gp, *data)
 
 
 @storable(
     *("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names", "_is_tensor", "tasks_", "offset_"),
     *("output_matrix_", "missing_", "lam_", "noise_", "scale_", "fit_report_", "_problem"),
+    optional=(*(name for name in MODE_ATTRIBUTES if name != "fit_report_"), "_coefficients"),
     finish=_condition_again,
 )
 class VectorTaskRegressor(TableRegressor):
@@ -79,6 +102,13 @@ class VectorTaskRegressor(TableRegressor):
         "evidence" trains lengthscales, s² and noise, from the best of several initial values; `lam_` is the resulting λ.
     verbose : int, default=0
         If 1, progress is shown.
+    loss : {"square", "huber", "epsilon_insensitive", "log_cosh"} or Loss, default="square"
+        Loss ℓ of each entry of y_ij − h(x_i)(θ_j), in place of the square; σ² keeps its value, and the fit is the mode of the posterior
+        under the likelihood exp(−ℓ/σ²). "huber" and "log_cosh" bound the influence of outliers, "epsilon_insensitive" ignores errors
+        up to ε. The parameter of a name is relative to the robust standard deviation s of residuals, as in `OVKRidge`: κ = 1.345 s,
+        ν = 1/s, ε = s/2. A `Loss` of `ovkgp.losses` without levels is used as it is, in units of y.
+    tolerance : float, default=1e-6
+        Relative duality gap at which the solver of other losses than "square" stops.
 
     Attributes
     ----------
@@ -96,11 +126,18 @@ class VectorTaskRegressor(TableRegressor):
         Report of the training; None for "fixed".
     offset_ : ndarray of shape (p,)
         Intercept.
+    loss_, gap_, sparsity_ : Loss, float, float
+        For losses other than "square": the loss, the relative duality gap, and the fraction of entries with dual variables 0; `fit_report_`
+        is then the report of the solver.
     n_outputs_, output_names_, n_features_in_, feature_names_in_
         Names and numbers of columns.
 
     Notes
     -----
+    With another loss than "square", standard deviations and quantiles are those of its normalized likelihood, by a Gaussian
+    approximation with the mode as mean and a variational covariance, computed when they are first requested. s² then maximizes
+    −J/s² − N log Z(s²σ²), with the minimum J of the objective divided by σ² and the normalizer Z of the likelihood.
+
     X and tasks are not scaled: for columns of different units use one lengthscale per column or a `StandardScaler`.
 
     Rows for style transfer come from `single_rows` and `joint_rows` of `ovkgp.datasets`, paths through the
@@ -152,6 +189,8 @@ class VectorTaskRegressor(TableRegressor):
         "scale": [one_of("evidence", "given")],
         "hyperparameters": [one_of("fixed", "evidence")],
         "verbose": VERBOSE,
+        "loss": [one_of(*LOSS_NAMES), Loss],
+        "tolerance": [FRACTION],
     }
 
     def __init__(
@@ -169,6 +208,8 @@ class VectorTaskRegressor(TableRegressor):
         scale="evidence",
         hyperparameters="fixed",
         verbose=0,
+        loss="square",
+        tolerance=1e-6,
     ):
         self.tasks = tasks
         self.kernel = kernel
@@ -183,6 +224,22 @@ class VectorTaskRegressor(TableRegressor):
         self.scale = scale
         self.hyperparameters = hyperparameters
         self.verbose = verbose
+        self.loss = loss
+        self.tolerance = tolerance
+
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
+        if is_square(self.loss):
+            return
+        if getattr(self.loss, "num_task_dims", None) is not None:
+            raise OptionError(
+                f"loss={type(self.loss).__name__} depends on a level, which is not supported. Use Huber, EpsilonInsensitive or LogCosh, or InfiniteQuantileRegressor for quantiles."
+            )
+        if self.hyperparameters == "evidence":
+            raise OptionError(
+                'hyperparameters="evidence" is not supported with losses other than "square". Train with loss="square" and pass the kernels.'
+            )
 
     def fit(self, X, y) -> VectorTaskRegressor:
         """Fit the model.
@@ -207,13 +264,55 @@ class VectorTaskRegressor(TableRegressor):
             self.missing_ = float(1 - observed.mean())
             rows = observed.any(1)
             X, Y, observed = torch.from_numpy(X[rows]).double(), torch.from_numpy(Y[rows]), observed[rows]
-            self.offset_ = np.nanmean(Y.numpy(), (0, 1)) if self.fit_intercept else np.zeros(Y.shape[-1])
+            self.offset_ = self._intercept(Y.numpy()) if self.fit_intercept else np.zeros(Y.shape[-1])
             Y = Y - torch.from_numpy(self.offset_)
             matrix = make_output_matrix(self.output_matrix, Y.numpy())
             kernel = make_pair_kernel(self, X, torch.from_numpy(self.tasks_), matrix)
             self.output_matrix_ = matrix.numpy()
-            self._fit_scale(kernel, X, Y, torch.from_numpy(observed))
+            (self._fit_scale if is_square(self.loss) else self._fit_mode)(kernel, X, Y, torch.from_numpy(observed))
         return self
+
+    def _intercept(self, Y: np.ndarray) -> np.ndarray:
+        """Return the mean of each output, or its median for a robust loss."""
+        if is_square(self.loss):
+            return np.nanmean(Y, (0, 1))
+        rows = Y.reshape(-1, Y.shape[-1])
+        return fit_constants(self.loss, WeightedData(rows, rows), np.full(Y.shape[-1], 0.5))
+
+    def _fit_mode(self, kernel, X: Tensor, Y: Tensor, observed: Tensor) -> None:
+        """Set σ², the mode under another loss, s², the model and its posterior."""
+        self.lam_ = float(self.lam)
+        self.noise_, ratios = self._noise(observed)
+        weights = None if ratios is None else (1 / ratios)[:, None, None].expand(Y.shape)
+        tasks = torch.from_numpy(self.tasks_)
+        problems = make_pair_problems(kernel, X, tasks, Y, make_loss(self.loss), self.noise_, weights)
+        problems, finite = tune_loss(self.loss, problems), torch.isfinite(Y)
+        self.loss_ = problems[0].loss.loss
+        options = {"tolerance": self.tolerance, "verbose": self.verbose}
+        mode = solve_pair_problems(problems, finite, self.noise_, **options)
+        self.gap_, self.sparsity_, self.fit_report_ = mode.gap, mode.sparsity, mode.report
+        self.scale_, half = 1.0, torch.full((1,), 0.5, dtype=torch.float64)
+        if self.scale == "evidence" and likelihood_of_loss(self.loss_, self.noise_, half) is not None:
+            counts = finite.sum().double().reshape(1)
+            scale = find_evidence_scale(mode, self.loss_, half, self.noise_, counts)
+            self.scale_ = usable_scale(scale, Y.numpy())
+        self._coefficients = mode.coefficients / self.scale_
+        self._set_mode(make_pair_gp(kernel, self.noise_, self.scale_, trained=False), X, Y, ratios)
+
+    def _set_mode(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None) -> None:
+        """Set `gp_` and `posterior_` from the coefficients of the mode."""
+        self.gp_, self._problem = gp, (gp.kernel, gp.noise.item(), X, Y, ratios)
+        levels, model = torch.full((self.output_matrix_.shape[0],), 0.5, dtype=torch.float64), gp.frozen().model
+        likelihood = likelihood_of_loss(self.loss_, gp.noise.item(), levels)
+        reason = f"with loss={type(self.loss_).__name__}, which has no normalized likelihood."
+        if ratios is not None:
+            likelihood, reason = None, 'with normalization="per_sample", missing pairs and losses other than "square".'
+        pairs = make_pairs(X, torch.from_numpy(self.tasks_))
+        kept = torch.isfinite(Y).any(-1).flatten()
+        data = Observations(pairs[kept], Y.flatten(0, 1)[kept])
+        process = KernelProcess(model.kernel, len(levels))
+        coefficients = self._coefficients.flatten(0, 1)[kept]
+        self.posterior_ = ModePosterior(process, model.mean, data, coefficients, likelihood, reason)
 
     def _fit_scale(self, kernel, X: Tensor, Y: Tensor, observed: Tensor) -> None:
         """Set σ², s², the model and its posterior."""
@@ -260,6 +359,7 @@ class VectorTaskRegressor(TableRegressor):
 
     def _condition(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None) -> None:
         tasks, self.gp_ = torch.from_numpy(self.tasks_), gp
+        vars(self).pop("_coefficients", None)  # of an earlier fit with another loss
         self._problem = gp.kernel, gp.noise.item(), X, Y, ratios
         if bool(torch.isfinite(Y).all()):
             self.posterior_ = condition_on_grid(gp, X, tasks, Y)
@@ -295,27 +395,56 @@ class VectorTaskRegressor(TableRegressor):
             Standard deviation, if `return_std`.
         """
         check_is_fitted(self, "posterior_")
-        X = torch.tensor(input_table(self, X, reset=False), dtype=torch.float64)  # a copy: frames are read-only
+        X = self._inputs(X)
         points = torch.from_numpy(self._points(tasks))
         mean, variance = self._latent(X, points, "diag" if return_std else "none")
         mean = self._shaped(mean.numpy() + self.offset_, tasks)
         if not return_std:
             return mean
-        variance = variance + self.posterior_.output_noise.diagonal() if noise else variance
+        variance = variance + self._noise_variances() if noise else variance
         return mean, self._shaped(variance.sqrt().numpy(), tasks)
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
         """Predict mean, standard deviation and quantiles of each task and output; predictions are Gaussian."""
         request.reject_options("a regressor", "costs")
+        if not self.has_predictive:
+            return super().prediction_columns(X, request)
         found = self.predict(X, return_std=True, noise=not request.latent)
         mean, std = (values.reshape(len(values), -1) for values in found)
-        deviates = norm.ppf(request.levels).reshape(-1, 1, 1)
-        return request.name_columns(self.output_names_, mean, std, mean + deviates * std)
+        if isinstance(self.posterior_, ModePosterior) and request.levels:
+            pairs = make_pairs(self._inputs(X), torch.from_numpy(self.tasks_))
+            quantiles = (
+                self.posterior_.predict(pairs, "diag", noise=not request.latent).quantile(request.levels).numpy()
+            )
+            quantiles = (quantiles + self.offset_).reshape(len(request.levels), *mean.shape)
+        else:
+            quantiles = mean + norm.ppf(request.levels).reshape(-1, 1, 1) * std
+        return request.name_columns(self.output_names_, mean, std, quantiles)
+
+    @property
+    def has_predictive(self) -> bool:
+        """Whether there are standard deviations: the loss has a normalized likelihood with the same scale at all entries."""
+        posterior = getattr(self, "posterior_", None)
+        return not isinstance(posterior, ModePosterior) or posterior.likelihood is not None
+
+    def _noise_variances(self) -> Tensor:
+        """Return the noise variance (p,) of a new observation."""
+        posterior = self.posterior_
+        if isinstance(posterior, ModePosterior):
+            return posterior.likelihood.noise_covariance().diagonal()
+        return posterior.output_noise.diagonal()
+
+    def _inputs(self, X) -> Tensor:
+        return torch.tensor(input_table(self, X, reset=False), dtype=torch.float64)  # a copy: frames are read-only
 
     def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the training rows X (n, d) and Y (n, T·p); None if some were missing, which are stored as pairs (x, θ)."""
         check_is_fitted(self, "posterior_")
         posterior = self.posterior_
+        if isinstance(posterior, ModePosterior) and bool(torch.isfinite(self._problem[3]).all()):
+            return self._problem[2].numpy(), (self._problem[3].numpy() + self.offset_).reshape(
+                len(self._problem[2]), -1
+            )
         if not isinstance(posterior, GridPosterior):
             return None
         Y = posterior.data.Y.numpy() + self.offset_

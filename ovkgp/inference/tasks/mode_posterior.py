@@ -18,6 +18,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from scipy.optimize import minimize_scalar
 from torch import Tensor
+from tqdm import tqdm
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import FeatureMap
@@ -31,6 +32,7 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ProcessPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, spawn_seeds
 from ovkgp.inference.posteriors.prediction import FORMS, Prediction, check_form
+from ovkgp.inference.tasks.functional_ridge_grid import PairKernelParts
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.paths import compute_sparsity
 from ovkgp.inference.tasks.solvers.primal import Curvature, solve_primal
@@ -44,7 +46,7 @@ from ovkgp.losses import CurveLoss, IntegralLoss, Loss
 EIGENVALUE_CUTOFF = 1e-13  # eigenvalues of Gram matrices below this fraction of the largest are dropped
 MAX_INDUCING = 300  # number of inducing points of the approximation; with fewer rows, these are the points
 MAX_LOG_SCALE = 30.0
-MAX_NEWTON_STEPS = 8
+MAX_NEWTON_STEPS, MAX_POLISH_OPERATIONS = 8, 2e10
 
 
 @dataclass
@@ -82,6 +84,8 @@ def _polish(problem: TaskProblem, solution: TaskSolution) -> TaskSolution:
     """
     loss = problem.loss
     if not isinstance(loss, IntegralLoss) or not math.isfinite(loss.lipschitz()):
+        return solution
+    if Curvature(problem, problem.entry_weights).cost > MAX_POLISH_OPERATIONS:
         return solution
     weights, best = solution.weights, math.inf
     for _ in range(MAX_NEWTON_STEPS):
@@ -153,6 +157,50 @@ def make_separable_problem(
             weights = observed.double() if weights is None else torch.where(observed, weights, 0.0)
         measured = IntegralLoss(loss, ObservedTasks(levels, weights))
     return TaskProblem(inputs, tasks, Y, measured, noise / len(inputs))
+
+
+@torch.no_grad()
+def make_pair_problems(
+    kernel: Kernel, X: Tensor, tasks: Tensor, Y: Tensor, loss: Loss, noise: float, weights: Tensor | None = None
+) -> list[TaskProblem]:
+    """Make the problems of a kernel k_X k_Θ A on pairs of X (n, d) and tasks (m, q), for Y (n, m, p) and weights (n, m, p).
+
+    There is one problem per output if A is diagonal, whose nodes are the tasks, and one problem whose nodes are all m·p entries of a
+    row otherwise. Complexity: O(n³ + m³), and O(p³ + m²p²) if A is not diagonal.
+    """
+    parts = PairKernelParts(kernel)
+    inputs = _root(to_dense(evaluate_kernel(parts.inputs, X)).double())
+    over_tasks, matrix = _root(to_dense(evaluate_kernel(parts.tasks, tasks)).double()), parts.output_matrix.double()
+
+    def make(rows: Tensor, Y: Tensor, weights: Tensor | None) -> TaskProblem:
+        levels = torch.full((len(rows),), 0.5, dtype=torch.float64)
+        return make_separable_problem(inputs, rows, Y, loss, levels, noise, weights)
+
+    if bool((matrix == torch.diag(matrix.diagonal())).all()):
+        scales = matrix.diagonal().clamp_min(0.0).sqrt()
+        each = [None] * len(scales) if weights is None else weights.unbind(-1)
+        return [make(s * over_tasks, y, w) for s, y, w in zip(scales, Y.unbind(-1), each, strict=True)]
+    rows = torch.kron(over_tasks, _root(matrix))
+    return [make(rows, Y.flatten(1), None if weights is None else weights.flatten(1))]
+
+
+def solve_pair_problems(problems: list[TaskProblem], observed: Tensor, noise: float, **options) -> Mode:
+    """Solve the problems of `make_pair_problems`, with coefficients and `observed` (n, m, p); options of `solve_primal`."""
+    verbose = options.pop("verbose", 0)
+    if len(problems) == 1:
+        mode = solve_mode(problems[0], observed.flatten(1), noise, verbose=verbose, **options)
+        return replace(mode, coefficients=mode.coefficients.reshape(observed.shape))
+    masks = zip(problems, observed.unbind(-1), strict=True)
+    masks = tqdm(masks, total=len(problems), disable=not verbose, desc="outputs", unit="output")
+    modes = [solve_mode(problem, mask, noise, **options) for problem, mask in masks]
+    reports, total = [mode.report for mode in modes], sum(mode.objective for mode in modes)
+    worst = next((report for report in reports if not report.converged), reports[0])
+    counts = {name: sum(getattr(one, name) for one in reports) for name in ("iterations", "evaluations", "seconds")}
+    report = replace(worst, objective=sum(one.objective for one in reports), num_observed=int(observed.sum()), **counts)
+    gap = sum(mode.gap * mode.objective for mode in modes) / max(total, 1e-300)
+    sizes = observed.sum((0, 1)).double()
+    sparsity = sum(size * mode.sparsity for size, mode in zip(sizes, modes, strict=True)) / sizes.sum()
+    return Mode(torch.stack([mode.coefficients for mode in modes], -1), total, gap, float(sparsity), report)
 
 
 def _check_curve_loss(loss: CurveLoss, observed: Tensor, weights: Tensor | None) -> CurveLoss:

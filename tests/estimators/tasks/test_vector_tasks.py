@@ -8,17 +8,19 @@ import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.datasets import angular_tasks, joint_rows, make_landmarks, radial_tasks, single_rows
+from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, ModelFileError, OptionError
 from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior, make_pairs
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers.square import solve_square
-from ovkgp.losses import IntegralLoss, Square, TaskMeasure
+from ovkgp.losses import EpsilonInsensitive, Huber, IntegralLoss, LogCosh, Pinball, Square, TaskMeasure
 
 N, T, D, Q, P, LAM = 9, 4, 3, 2, 3, 2e-2
 FIXED = {"lengthscale": 1.3, "task_lengthscale": 0.8, "lam": LAM}
@@ -516,3 +518,144 @@ def test_training_by_evidence_finds_short_lengthscales_of_inputs_and_tasks(missi
     model = ovkgp.VectorTaskRegressor(tasks, hyperparameters="evidence").fit(X, Y)
     points = np.linspace(0.1, 0.9, 50)[:, None]
     assert np.mean((model.predict(points).reshape(50, 9) - function(points)) ** 2) < 0.1 * np.var(function(points))
+
+
+# --- other losses ------------------------------------------------------------------------------------------------------
+
+COUPLED = np.array([[1.0, 0.5, 0.0], [0.5, 2.0, 0.3], [0.0, 0.3, 0.7]])
+LOSSES = [Huber(0.3), EpsilonInsensitive(0.4), LogCosh(2.0)]
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [ovkgp.VectorTaskRegressor(loss="huber"), ovkgp.VectorTaskRegressor(loss="epsilon_insensitive")]
+)
+def test_scikit_learn_checks_pass_with_other_losses(estimator, check):
+    check(estimator)
+
+
+def dense_mode(X, tasks, Y, A, noise, loss, Xs, new):
+    """argmin Σ ℓ/σ² + ½ ‖h‖² over the observed entries by L-BFGS on whitened values; its predictions (m, T', p)."""
+    observed = np.isfinite(Y).ravel()
+    K = np.kron(np.kron(gauss(X, X, 1.3), gauss(tasks, tasks, 0.8)), A)[observed][:, observed]
+    values, vectors = np.linalg.eigh(K)
+    kept = values > 1e-13 * values[-1]
+    root = vectors[:, kept] * np.sqrt(values[kept])
+    y = torch.from_numpy(Y.ravel()[observed])[None]
+
+    def objective(z):
+        f, zero = torch.from_numpy(root @ z)[None], torch.zeros(1, dtype=torch.float64)
+        value, slope = (g(f, y, zero)[0].numpy() for g in (loss.value, loss.derivative))
+        return value.sum() / noise + z @ z / 2, root.T @ slope / noise + z
+
+    options = {"maxiter": 10**5, "maxfun": 10**6, "ftol": 1e-16, "gtol": 1e-10}
+    z = minimize(objective, np.zeros(root.shape[1]), jac=True, method="L-BFGS-B", options=options).x
+    cross = np.kron(np.kron(gauss(Xs, X, 1.3), gauss(new, tasks, 0.8)), A)[:, observed]
+    coefficients = vectors[:, kept] @ (z / np.sqrt(values[kept]))
+    return (cross @ coefficients).reshape(len(Xs), len(new), Y.shape[-1])
+
+
+@pytest.mark.parametrize("A", [np.eye(P), COUPLED], ids=["identity", "coupled"])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_g_05_other_losses_equal_a_dense_minimization_at_any_task(data, loss, A):
+    X, tasks, Y, Xs, new = data
+    Y = Y.copy()
+    Y[2, 1], Y[4, 2, 0] = np.nan, np.nan
+    options = {"output_matrix": A, "loss": loss, "tolerance": 1e-12}
+    model = ovkgp.VectorTaskRegressor(tasks, **FIXED, **options).fit(X, Y)
+    wanted = dense_mode(X, tasks, Y, A, LAM * N * T, loss, Xs, new)
+    np.testing.assert_allclose(model.predict(Xs, new), wanted, atol=2e-5)
+    assert 0 <= model.gap_ <= 1e-11 and model.fit_report_.converged
+    assert (model.sparsity_ > 0.1) == (loss.name == "epsilon_insensitive")
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize(("convention", "factor"), [("sum", N * T), ("samples", 1.0), ("stability", 0.5)])
+def test_g_03_fit_is_the_mode_of_the_normalized_likelihood(data, loss, convention, factor):
+    """The coefficients are the score ∂ log p(y | h)/∂h, times the same λ in every convention."""
+    X, tasks, Y, *_ = data
+    options = FIXED | {"lam": LAM * factor, "convention": convention, "scale": "given", "tolerance": 1e-12}
+    model = ovkgp.VectorTaskRegressor(tasks, loss=loss, **options).fit(X, Y)
+    F = torch.from_numpy(model.predict(X).reshape(-1, P)).requires_grad_()
+    posterior = model.posterior_
+    (score,) = torch.autograd.grad(posterior.likelihood.log_density(torch.from_numpy(Y.reshape(-1, P)), F).sum(), F)
+    torch.testing.assert_close(posterior.coefficients, score, rtol=0.0, atol=1e-5)
+    assert model.noise_ == pytest.approx(LAM * N * T)
+
+
+def test_huber_loss_resists_outliers_and_large_kappa_is_the_square_loss(faces):
+    landmarks, emotions, *_ = faces
+    X, Y, _ = single_rows(landmarks, task=0)
+    X, Y = X[:24], Y[:24, :, :6]
+    spoiled = Y.copy()
+    spoiled[np.random.default_rng(0).random(Y.shape) < 0.05] += 3.0
+    options = {"tasks": emotions, "lam": 2e-5}
+    clean = ovkgp.VectorTaskRegressor(**options).fit(X[:18], Y[:18]).predict(X[18:])
+    error = {}
+    for name in ("square", "huber", "epsilon_insensitive"):
+        model = ovkgp.VectorTaskRegressor(**options, loss=name).fit(X[:18], spoiled[:18])
+        error[name] = np.abs(model.predict(X[18:]) - clean).mean()
+    assert error["huber"] < 0.2 * error["square"] < error["epsilon_insensitive"]
+    limit = ovkgp.VectorTaskRegressor(**options, loss=Huber(1e4), tolerance=1e-12).fit(X[:18], Y[:18])
+    np.testing.assert_allclose(limit.predict(X[18:]), clean, atol=1e-5)
+
+
+def test_standard_deviations_of_a_loss_near_the_square_loss_are_those_of_the_ridge(data):
+    X, tasks, Y, Xs, new = data
+    ridge = ovkgp.VectorTaskRegressor(tasks, **FIXED, output_matrix=COUPLED).fit(X, Y)
+    model = ovkgp.VectorTaskRegressor(tasks, **FIXED, output_matrix=COUPLED, loss=Huber(50.0), tolerance=1e-10).fit(
+        X, Y
+    )
+    assert model.scale_ == pytest.approx(ridge.scale_, rel=1e-4)
+    for noise in (True, False):
+        found, wanted = (one.predict(Xs, new, return_std=True, noise=noise)[1] for one in (model, ridge))
+        np.testing.assert_allclose(found, wanted, rtol=5e-3)
+    request = PredictionRequest(quantiles=[0.1, 0.9])
+    columns = [one.prediction_columns(Xs, request) for one in (model, ridge)]
+    assert list(columns[0]) == list(columns[1])
+    for name in columns[0]:
+        np.testing.assert_allclose(columns[0][name], columns[1][name], rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_save_and_load_keep_predictions_with_other_losses(tmp_path, data, missing):
+    X, tasks, Y, Xs, new = data
+    Y = Y.copy()
+    if missing:
+        Y[1, 2] = np.nan
+    model = ovkgp.VectorTaskRegressor(tasks, **FIXED, loss="epsilon_insensitive", fit_intercept=True).fit(X, Y)
+    model.save(tmp_path / "model.ovkgp")
+    for other in (ovkgp.load(tmp_path / "model.ovkgp"), pickle.loads(pickle.dumps(model))):
+        assert (other.gap_, other.sparsity_, repr(other.loss_)) == (model.gap_, model.sparsity_, repr(model.loss_))
+        for mine, theirs in zip(other.predict(Xs, new, True), model.predict(Xs, new, True), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
+    assert (model.training_data() is None) == missing
+    assert "duality gap" in model.summary()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"loss": "hubber"}, "huber"),
+        ({"loss": Pinball()}, "level"),
+        ({"loss": "huber", "hyperparameters": "evidence"}, "hyperparameters"),
+    ],
+)
+def test_fit_rejects_unsupported_losses(data, options, match):
+    X, tasks, Y, *_ = data
+    with pytest.raises(OptionError, match=match):
+        ovkgp.VectorTaskRegressor(tasks, **options).fit(X, Y)
+
+
+def test_noise_per_row_has_a_mode_but_no_standard_deviation_with_other_losses(data):
+    X, tasks, Y, Xs, new = data
+    Y = Y.copy()
+    Y[2, 1] = np.nan
+    model = ovkgp.VectorTaskRegressor(tasks, **FIXED, loss=Huber(1e4), normalization="per_sample", tolerance=1e-12).fit(
+        X, Y
+    )
+    ridge = ovkgp.VectorTaskRegressor(tasks, **FIXED, normalization="per_sample").fit(X, Y)
+    np.testing.assert_allclose(model.predict(Xs, new), ridge.predict(Xs, new), atol=1e-5)
+    assert not model.has_predictive
+    with pytest.raises(OptionError, match="per_sample"):
+        model.predict(Xs, new, return_std=True)
