@@ -19,6 +19,7 @@ _NAMES = {  # exported names and their modules
     "plot_feature_error": "feature_errors",
     "plot_field": "fields",
     "plot_leave_one_out": "calibration",
+    "plot_loss_shapes": "curves",
     "plot_output_correlations": "output_correlations",
     "plot_pit": "calibration",
     "plot_prediction": "predictions",

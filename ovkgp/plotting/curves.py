@@ -1,15 +1,20 @@
-"""Figures of curves, with means and bands, and of the functions of a dictionary."""
+"""Figures of curves, with means and bands, of the functions of a dictionary, and of losses of curves."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import check_integer, check_one_of, check_positive
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional.data import FunctionalData, as_functional_data
 from ovkgp.functional.dictionary import Dictionary
 from ovkgp.functional.quadrature import as_array
+from ovkgp.losses import CurveHuber, CurveInsensitive, TaskMeasure
 from ovkgp.plotting.axes import (
     BAND_COLOR,
     INK_COLOR,
@@ -236,4 +241,61 @@ def _plot_surfaces(dictionary: Dictionary, chosen: np.ndarray, ax) -> Axes | np.
         image = axes.pcolormesh(x, y, values[..., i].T, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="gouraud")
         axes.set(xlabel="$t_1$", ylabel="$t_2$", title=f"$\\phi_{{{chosen[i]}}}$")
     add_colorbar(panels.axes[-1], image, "φ(t)")
+    return panels.result
+
+
+def plot_loss_shapes(
+    loss: str = "huber",
+    orders: Sequence[float] = (1, 1.5, 2, 4, math.inf),
+    parameter: float = 1.0,
+    *,
+    limit: float = 3.0,
+    ax=None,
+) -> Axes | np.ndarray:
+    """Plot level sets of a robust or sparse loss of curves with two points, for norms of several orders.
+
+    Parameters
+    ----------
+    loss : {"huber", "insensitive"}, default="huber"
+        `CurveHuber` or `CurveInsensitive`.
+    orders : sequence of float, default=(1, 1.5, 2, 4, math.inf)
+        Orders p of the norm, one panel each.
+    parameter : float, default=1.0
+        Bound κ of "huber", or radius ε of "insensitive".
+    limit : float, default=3.0
+        Largest error shown.
+    ax : Axes or array of Axes or None, default=None
+        Axes to draw on, one per order. If None, a new figure is made.
+
+    Returns
+    -------
+    Axes or ndarray of Axes
+        The Axes.
+
+    References
+    ----------
+    BO-121
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from ovkgp.plotting import plot_loss_shapes
+    >>> plot_loss_shapes("insensitive", [2], ax=Figure().subplots()).get_title()
+    'p = 2'
+    """
+    check_one_of("loss", loss, ("huber", "insensitive"))
+    limit, orders = check_positive("limit", limit), list(orders)
+    if not orders:
+        raise OptionError("orders must have at least one number, got none.")
+    make = CurveHuber if loss == "huber" else CurveInsensitive
+    side = np.linspace(-limit, limit, NUM_POINTS_PER_DIMENSION)
+    errors = torch.from_numpy(np.stack(np.meshgrid(side, side), -1).reshape(-1, 2))
+    zero, measure = errors.new_zeros(len(errors), 1), TaskMeasure([0.0, 1.0])
+    values = [make(parameter, p, measure).value(errors, zero).reshape(len(side), -1).numpy() for p in orders]
+    levels = np.linspace(0, max(map(np.max, values)), 13)[1:]
+    panels = Panels.create(ax, len(orders), size=(PANEL_INCHES[1], PANEL_INCHES[1]))
+    for axes, p, table in zip(panels.axes, orders, values, strict=True):
+        drawn = axes.contour(side, side, table, levels=levels, colors=LINE_COLOR, linewidths=0.8)
+        drawn.set_alpha(0.9)
+        axes.set(title=f"p = {p:g}", xlabel="error at point 1", ylabel="error at point 2", aspect="equal")
     return panels.result

@@ -1,5 +1,7 @@
 """Tests of `ovkgp.plotting.curves`."""
 
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ovkgp.exceptions import InputError, OptionError, SmoothnessError
 from ovkgp.functional import BSplines, Fourier, FunctionalData, TensorProduct, Wavelets
-from ovkgp.plotting import plot_basis, plot_curves
+from ovkgp.plotting import plot_basis, plot_curves, plot_loss_shapes
 
 pytestmark = pytest.mark.filterwarnings("error")
 T = np.linspace(0, 1, 20)
@@ -90,3 +92,21 @@ def test_plot_basis_rejects_invalid_arguments():
         plot_basis("fourier")
     with pytest.raises(SmoothnessError):
         plot_basis(Wavelets(2), order=1)
+
+
+@pytest.mark.parametrize("loss", ["huber", "insensitive"])
+def test_bo_121_plot_loss_shapes_draws_level_sets_per_order(loss):
+    """Level sets of p = 2 are circles; of the insensitive loss with p = ∞, squares with rounded corners, and 0 in the middle."""
+    panels = plot_loss_shapes(loss, (1, 1.5, 2, math.inf), 1.0, limit=4.0)
+    assert [axes.get_title() for axes in panels] == ["p = 1", "p = 1.5", "p = 2", "p = inf"]
+    circle, square = (axes.collections[0].get_paths()[3].vertices for axes in (panels[2], panels[3]))
+    radii = np.hypot(*circle.T)
+    assert np.ptp(radii) < 0.02 * radii.mean()
+    assert np.ptp(np.hypot(*square.T)) > 0.1
+    panels[0].figure.canvas.draw()
+
+
+def test_plot_loss_shapes_rejects_invalid_options():
+    for options in ({"loss": "square"}, {"orders": []}, {"orders": [0.5]}, {"parameter": -1.0}, {"limit": 0.0}):
+        with pytest.raises(OptionError):
+            plot_loss_shapes(**options)
