@@ -297,5 +297,10 @@ def plot_loss_shapes(
     for axes, p, table in zip(panels.axes, orders, values, strict=True):
         drawn = axes.contour(side, side, table, levels=levels, colors=LINE_COLOR, linewidths=0.8)
         drawn.set_alpha(0.9)
-        axes.set(title=f"p = {p:g}", xlabel="error at point 1", ylabel="error at point 2", aspect="equal")
+        axes.set(
+            title=f"p = {'∞' if p == math.inf else format(p, 'g')}",
+            xlabel="error at point 1",
+            ylabel="error at point 2",
+            aspect="equal",
+        )
     return panels.result

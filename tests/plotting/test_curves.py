@@ -98,7 +98,7 @@ def test_plot_basis_rejects_invalid_arguments():
 def test_bo_121_plot_loss_shapes_draws_level_sets_per_order(loss):
     """Level sets of p = 2 are circles; of the insensitive loss with p = ∞, squares with rounded corners, and 0 in the middle."""
     panels = plot_loss_shapes(loss, (1, 1.5, 2, math.inf), 1.0, limit=4.0)
-    assert [axes.get_title() for axes in panels] == ["p = 1", "p = 1.5", "p = 2", "p = inf"]
+    assert [axes.get_title() for axes in panels] == ["p = 1", "p = 1.5", "p = 2", "p = ∞"]
     circle, square = (axes.collections[0].get_paths()[3].vertices for axes in (panels[2], panels[3]))
     radii = np.hypot(*circle.T)
     assert np.ptp(radii) < 0.02 * radii.mean()
