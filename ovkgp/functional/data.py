@@ -232,7 +232,8 @@ class FunctionalData:
     def __repr__(self) -> str:
         curves = f"{len(self)} curve{'s' * (len(self) > 1)}"
         counts = [len(values) for values in self.values]
-        points = f"with {min(counts)} to {max(counts)} points each" if self.is_ragged else f"on {counts[0]} points"
+        number = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        points = f"with {number} points each" if self.is_ragged else f"on {counts[0]} points"
         channels = f", {self.num_channels} channels" if self.num_channels > 1 else ""
         size = sum(values.size for values in self.values)
         missing = sum(int(np.isnan(values).sum()) for values in self.values)

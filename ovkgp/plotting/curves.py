@@ -105,8 +105,17 @@ def plot_curves(
         _draw_data(axes, data, c, check_integer("max_curves", max_curves))
         _draw_band(axes, points, *(None if t is None else t[:, min(c, t.shape[1] - 1)] for t in tables), level)
         axes.set(xlabel="t", ylabel="y" if data.channel_names is None else format_label(data.channel_names[c]))
-    panels.legend()
+    add_opaque_legend(panels)
     return panels.result
+
+
+def add_opaque_legend(panels: Panels) -> None:
+    """Add a legend in which lines of faint curves are opaque."""
+    panels.legend()
+    first = panels.axes[0]
+    legend = first.figure.legends[-1] if panels.is_new else first.get_legend()
+    for line in legend.get_lines():
+        line.set_alpha(1.0)
 
 
 def _plot_predictions(data: FunctionalData, points: np.ndarray, tables: list, level, ax) -> Axes | np.ndarray:

@@ -185,6 +185,24 @@ def test_predict_command_rejects_invalid_grids(folder, model, tmp_path):
         assert_error(invoke(*others, *option), option[0], "OVKRidge")
 
 
+def test_report_command_compares_curves_with_a_grid_row(folder, tmp_path):
+    outputs = ["--grid", "row"]
+    succeed(*fit(folder, "row.csv", tmp_path / "m.ovkgp", *outputs, outputs="[a-i]"))
+    make_curves(25, seed=1).rename(columns=dict(zip(NAMES, "abcdefghi", strict=True))).to_csv(
+        tmp_path / "new.csv", index=False
+    )
+    lines = (tmp_path / "new.csv").read_text().splitlines()
+    lines.insert(1, ",,," + ",".join(map(str, GRID)))
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    for name, more in (("new", []), ("rows", outputs)):
+        data = ["--data", tmp_path / f"{name}.csv", *more]
+        succeed("report", tmp_path / "m.ovkgp", *data, "--out", tmp_path / f"{name}.html")
+    pages = [(tmp_path / f"{name}.html").read_text().replace(f"{name}.html", "") for name in ("new", "rows")]
+    assert "simultaneous bands" in pages[0] and pages[0] == pages[1]
+    wrong = invoke("report", tmp_path / "m.ovkgp", "--grid", "0:1:9", "--out", tmp_path / "r.html")
+    assert_error(wrong, "--grid must be 'row'")
+
+
 def test_grid_row_needs_a_text_table_with_numbers(folder, tmp_path):
     text = (folder / "row.csv").read_text()
     (tmp_path / "bad.csv").write_text(text.replace(",0.25,", ",quarter,", 1))

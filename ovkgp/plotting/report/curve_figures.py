@@ -21,7 +21,7 @@ from ovkgp.plotting.axes import (
     add_colorbar,
     format_label,
 )
-from ovkgp.plotting.curves import draw_functions
+from ovkgp.plotting.curves import add_opaque_legend, draw_functions
 from ovkgp.plotting.report.curve_data import LEVELS, CurveEntries, CurveRows, plot_points
 from ovkgp.plotting.report.figures import render_plot
 from ovkgp.plotting.report.sections import ReportFigure
@@ -298,5 +298,6 @@ def _draw_outliers(data, scores: np.ndarray) -> np.ndarray:
     axes.plot(index[is_outlier], scores[is_outlier], "s", color=ACCENT_COLOR, markersize=4.5)
     axes.axhline(OUTLIER_SCORE, color=GUIDE_COLOR, linewidth=0.8, linestyle="--")
     axes.set(xlabel="row", ylabel="outlier score", ylim=(-0.03, 1.03))
-    panels.legend()
+    if data.num_dims == 1:
+        add_opaque_legend(panels)
     return panels.result
