@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import ovkgp
+from ovkgp.exceptions import FitWarning
 from ovkgp.features import Nystrom
 from ovkgp.functional import BSplines, Combination, DictionaryKernel, Fourier, FunctionalData
 from ovkgp.inference import OperatorValuedGP
@@ -280,3 +281,110 @@ def test_bo_c_07_bo_11_composed_kernel_is_an_operator_valued_kernel(data):
     features = np.kron(np.linalg.cholesky(gauss(X, X)), BSplines(D)(grid) @ vectors * np.sqrt(values))
     np.testing.assert_allclose(features @ features.T, gram, atol=1e-8)
     assert np.linalg.matrix_rank(gram, tol=1e-8) <= N * D
+
+
+# --- BO §6.3 and bounds -------------------------------------------------------------------------------------------------
+
+
+def test_bo_6_3_plug_in_is_a_whitened_process_of_pseudo_targets(data):
+    """BO-62: V replaced by (1/m) Φ̃ᵀy with the exact Gram G: the posterior mean for targets G^{−½}ṽ, G^½BG^½ and noise nλ."""
+    X, grid, Y, Xs, new, B = data
+    dictionary = BSplines(D)
+    with pytest.warns(FitWarning):  # the points are few for this Gram matrix
+        model = ovkgp.KernelProjectionRegressor(dictionary, output_matrix=B, method="plug_in", **OPTIONS).fit(
+            X, FunctionalData(Y, grid, (0, 1))
+        )
+    values, W = np.linalg.eigh(dictionary.gram())
+    root, inverse = (W * values**power @ W.T for power in (0.5, -0.5))
+    targets, C = Y @ dictionary(grid) / M @ inverse, root @ B @ root
+    alpha = np.linalg.solve(np.kron(gauss(X, X), C) + N * LAM * np.eye(N * D), targets.ravel())
+    coefficients = (np.kron(gauss(Xs, X), C) @ alpha).reshape(-1, D)
+    np.testing.assert_allclose(model.predict(Xs, new), coefficients @ inverse @ dictionary(new).T, atol=1e-8)
+
+
+def test_bo_6_3_effective_rank_truncates_the_prior(data):
+    """With B̌ = I the prior of the effective rank is k_X φᵀW̌W̌ᵀφ: mean and variance of the grid process with noise nmλ."""
+    X, grid, Y, Xs, new, _ = data
+    dictionary = BSplines(D)
+    values, W = np.linalg.eigh(dictionary.gram())
+    threshold = (values[1] + values[2]) / 2
+    W = W[:, values > threshold]
+    model = ovkgp.KernelProjectionRegressor(dictionary, rank_threshold=threshold, **OPTIONS)
+    mean, std = model.fit(X, FunctionalData(Y, grid, (0, 1))).predict(Xs, new, return_std=True, noise=False)
+    rows, new_rows = dictionary(grid) @ W, dictionary(new) @ W
+    C = np.kron(gauss(X, X), rows @ rows.T) + N * M * LAM * np.eye(N * M)
+    cross = np.kron(gauss(Xs, X), new_rows @ rows.T)
+    np.testing.assert_allclose(mean.ravel(), cross @ np.linalg.solve(C, Y.ravel()), atol=1e-8)
+    prior = np.tile((new_rows**2).sum(1), len(Xs))
+    variance = prior - np.einsum("ab,ba->a", cross, np.linalg.solve(C, cross.T))
+    np.testing.assert_allclose(std.ravel() ** 2, variance, atol=1e-8)
+
+
+def test_bo_6_2_slope_of_the_evidence_in_lam_is_that_of_the_grid(data):
+    """Identity 6: with the term of the curves off the dictionary, d log p/d log λ equals that of the dense evidence."""
+    X, grid, Y, _, _, B = data
+    dictionary, step = BSplines(D), 1e-4
+
+    def projected(lam):
+        model = ovkgp.KernelProjectionRegressor(dictionary, output_matrix=B, **(OPTIONS | {"lam": lam}))
+        return model.fit(X, FunctionalData(Y, grid, (0, 1))).log_evidence_
+
+    Phi = dictionary(grid)
+    K, y = np.kron(gauss(X, X), Phi @ B @ Phi.T), Y.ravel()
+    inverse = np.linalg.inv(K + N * M * LAM * np.eye(N * M))
+    dense = N * M * LAM * (y @ inverse @ inverse @ y - np.trace(inverse)) / 2
+    slope = (projected(LAM * np.exp(step)) - projected(LAM * np.exp(-step))) / (2 * step)
+    assert slope == pytest.approx(dense, rel=1e-5)
+
+
+def simulate_projection(n, seed, points=None, noise=0.3):
+    """Curves Φh*(x) + bounded noise with h* = Σ_j k(·, z_j) c_j and an orthonormal Φ; R² = ‖h*‖², L bounds ‖y‖."""
+    rng = np.random.default_rng(seed)
+    dictionary, fixed = Fourier(2, (0, 1)), np.random.default_rng(1)
+    z, c = fixed.uniform(-1, 1, (4, 1)), fixed.standard_normal((4, 3)) / 3
+    x, grid = rng.uniform(-1, 1, (n, 1)), (np.arange(40) + 0.5) / 40
+    truth = gauss(x, z) @ c
+    curves = (truth + noise * rng.uniform(-1, 1, truth.shape)) @ dictionary(grid).T
+    data = FunctionalData(curves, grid, (0, 1))
+    if points is not None:
+        where = [np.sort(rng.choice(40, points, replace=False)) for _ in range(n)]
+        data = FunctionalData([row[w] for row, w in zip(curves, where, strict=True)], [grid[w] for w in where], (0, 1))
+    R = np.sqrt(np.trace(c.T @ gauss(z, z) @ c))
+    return x, data, dictionary, lambda at: gauss(at, z) @ c, R, R + noise * np.sqrt(3)
+
+
+def excess_risk(n, seed, lam, points=None, method="exact"):
+    """E‖Φ(ĥ − h*)(x)‖² on a fine set of inputs."""
+    x, data, dictionary, truth, _, _ = simulate_projection(n, seed, points)
+    model = ovkgp.KernelProjectionRegressor(dictionary, method=method, **(OPTIONS | {"lam": lam})).fit(x, data)
+    at, grid = np.linspace(-1, 1, 101)[:, None], (np.arange(40) + 0.5) / 40
+    return np.mean((model.predict(at, grid) - truth(at) @ dictionary(grid).T) ** 2)
+
+
+@pytest.mark.slow
+def test_bo_c_35_excess_risk_of_the_ridge_is_below_its_bound_and_decreases():
+    """27(B_0/√d + B_1√d) log(4/η)/√n for λ* = 6κC²log(4/η)√(d/n); slope ≤ −0.4 for λ ∝ n^{−½}."""
+    eta, d = 0.05, 3
+    R, L = simulate_projection(2, 0)[-2:]
+    for n in (40, 160):
+        lam = 6 * np.log(4 / eta) * np.sqrt(d / n)
+        bound = 27 * ((L + R) ** 2 / np.sqrt(d) + R**2 * np.sqrt(d)) * np.log(4 / eta) / np.sqrt(n)
+        assert max(excess_risk(n, seed, lam) for seed in range(5)) <= bound
+    sizes = np.array([40, 160, 640])
+    errors = [np.mean([excess_risk(n, seed, 0.3 / np.sqrt(n)) for seed in range(4)]) for n in sizes]
+    assert np.polyfit(np.log(sizes), np.log(errors), 1)[0] <= -0.4
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
+def test_bo_c_36_plug_in_is_consistent_if_points_grow_with_the_root_of_n():
+    """m = ⌈√n⌉ points per curve: the error decreases; m = 3: it stays on a plateau that inner products by few points leave."""
+    sizes = (40, 160, 640)
+
+    def errors(points):
+        return [
+            np.mean([excess_risk(n, seed, 0.03 / np.sqrt(n), points(n), "plug_in") for seed in range(3)]) for n in sizes
+        ]
+
+    growing, fixed = errors(lambda n: int(np.ceil(np.sqrt(n)))), errors(lambda n: 3)
+    assert growing[2] < 0.35 * growing[0] and growing[2] < 0.35 * fixed[2]
