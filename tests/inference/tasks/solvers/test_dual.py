@@ -15,7 +15,7 @@ from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.dual import lipschitz_constant, solve_dual
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
-from ovkgp.losses import CurveInsensitive, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
+from ovkgp.losses import CurveHuber, CurveInsensitive, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 
 OBSERVED = normal(N, M, seed=4) > -0.5
 
@@ -270,3 +270,16 @@ def test_solution_is_that_of_the_primal_solver():
         one, other = solve_dual(problem, tolerance=1e-8), solve_primal(problem, tolerance=1e-8)
         assert one.objective == pytest.approx(other.objective, rel=2e-8)
         assert (one.weights - other.weights).square().sum().item() <= 4 * (one.gap + other.gap + 1e-15) / problem.lam
+
+
+@pytest.mark.parametrize("make", [CurveHuber, CurveInsensitive])
+@pytest.mark.parametrize("p", [1.25, 1.5, 3])
+def test_lt_62_gap_closes_for_norms_of_other_orders(make, p):
+    """LT-62, BO-71, BO-72: dual and primal solvers with L^p norms other than 1, 2 and ∞."""
+    problem = replace(case("square"), loss=make(0.3, p, gauss_legendre(M)))
+    dual, primal = solve_dual(problem, tolerance=1e-7), solve_primal(problem, tolerance=1e-7)
+    for found in (dual, primal):
+        assert -1e-12 <= found.gap <= 1e-6 * found.objective
+    torch.testing.assert_close(problem.values(dual.weights), problem.values(primal.weights), atol=2e-3, rtol=0)
+    slopes = -problem.loss.derivative(problem.values(dual.weights), problem.targets)
+    torch.testing.assert_close(slopes, dual.dual, atol=1e-3, rtol=0)
