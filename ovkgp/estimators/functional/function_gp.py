@@ -476,7 +476,11 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         grid = self._outputs_format.training_grid
         values = scaling.values(self._data.Y.numpy(), as_points(grid, self.domain_, "grid"))
         values = values if self._outputs_format.has_channels else values[..., 0]
-        return X, FunctionalData(values, grid, self.domain_)
+        if not self._outputs_format.is_ragged:
+            return X, FunctionalData(values, grid, self.domain_)
+        masks = [np.isfinite(row).reshape(len(grid), -1).any(1) for row in values]
+        rows = [row[mask] for row, mask in zip(values, masks, strict=True)]
+        return X, FunctionalData(rows, [grid[mask] for mask in masks], self.domain_)
 
     def basis_functions(self) -> BasisFunctions | None:
         """Return the principal components, or the functions of a dictionary, if the model has them."""

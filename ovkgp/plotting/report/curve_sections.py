@@ -38,7 +38,10 @@ def make_curve_title(estimator) -> str:
     is_named = names is not None and len(names) <= MAX_NAMED_COLUMNS
     inputs = join_names(names) if is_named else pluralize(estimator.n_features_in_, "input")
     kind = "Curves" if len(estimator.domain_) == 1 else "Functions"
-    return f"{kind} on {pluralize(len(estimator.grid_), 'point')} over {inputs}"
+    stored = estimator.training_curves()
+    is_ragged = stored is not None and stored[1].is_ragged
+    points = "" if is_ragged else f" on {pluralize(len(estimator.grid_), 'point')}"
+    return f"{kind}{points} over {inputs}"
 
 
 def write_curve_overview(
@@ -56,7 +59,8 @@ def write_curve_overview(
     if rows is not None and entries is not None:
         sentences.append(_describe_accuracy(estimator, rows, entries))
     sentences += [one.sentence for one in calibration.assessments]
-    sentences.append(f"See the {pluralize(len(warnings), 'warning')} below." if warnings else "There are no warnings.")
+    number = "warning" if len(warnings) == 1 else f"{len(warnings)} warnings"
+    sentences.append(f"See the {number} below." if warnings else "There are no warnings.")
     return " ".join(sentence for sentence in sentences if sentence)
 
 

@@ -132,6 +132,23 @@ def test_report_maps_functions_on_a_plane(tmp_path, read):
     assert any("Maps of given curves" in image["alt"] for image in page.images)
 
 
+def test_training_curves_of_gaussian_process_are_those_of_the_fit():
+    options = {"output_basis": "kernel", "task_kernel": "rbf", "kernel": "rbf", "deviations": False}
+    grids = [GRID[i % 3 : 30 : 6] for i in range(8)]
+    ragged = FunctionalData([Y[i, i % 3 : 30 : 6] for i in range(8)], grids, (0, 2))
+    model = ovkgp.FunctionGPRegressor(**options).fit(X[:8], ragged)
+    found, curves = model.training_curves()
+    np.testing.assert_allclose(found, X[:8])
+    assert curves.is_ragged and model.training_data() is None
+    for (points, values), (wanted_points, wanted) in zip(curves.curves(), ragged.curves(), strict=True):
+        np.testing.assert_allclose(points, wanted_points)
+        np.testing.assert_allclose(values, wanted)
+    assert not any("points (from" in text for text in collect_curve_warnings(model, collect_curve_rows(model)))
+    inputs = FunctionalData(np.sin(GRID[::9] * X[:8, :1]), GRID[::9])
+    model = ovkgp.FunctionGPRegressor(**options).fit(inputs, Y[:8, ::9], grid=GRID[::9])
+    np.testing.assert_allclose(model.predict(model.training_curves()[0]), model.predict(inputs), atol=1e-8)
+
+
 def test_predict_entries_are_predictions_at_observed_values(ridge):
     values = NEW_Y.copy()
     values[0, 10:] = np.nan
