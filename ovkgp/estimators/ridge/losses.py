@@ -13,8 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ovkgp.estimators.common.base import PosteriorRegressor
 from ovkgp.estimators.common.descriptions import (
     LIKELIHOODS,
+    NO_LEAVE_ONE_OUT,
+    NO_STD,
     Description,
     ModelDescription,
     compose_description,
@@ -29,6 +32,7 @@ from ovkgp.estimators.common.loss_options import (
     tune_loss,
 )
 from ovkgp.estimators.common.options import FRACTIONS, NUMBER, NUMBERS, check_constraints, check_lam, one_of
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.validation import WeightedData, as_array
 from ovkgp.estimators.ridge.base import (
     RidgeEstimator,
@@ -172,6 +176,21 @@ class LossMixin:
         """Whether there are standard deviations: the loss has a normalized likelihood, and rows have no weights."""
         posterior = getattr(self, "posterior_", None)
         return not isinstance(posterior, ModePosterior) or posterior.likelihood is not None
+
+    @property
+    def has_posterior(self) -> bool:
+        """Whether intervals and draws can be plotted."""
+        return self.has_predictive
+
+    @property
+    def calibration_note(self) -> str:
+        """Reason why calibration is not assessed without held-out rows."""
+        return NO_LEAVE_ONE_OUT if self.has_predictive else NO_STD
+
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict mean, standard deviation and quantiles of each output at X (m, d), or the mean only if there is no likelihood."""
+        owner = super() if self.has_predictive else super(PosteriorRegressor, self)
+        return owner.prediction_columns(X, request)
 
     @property
     def has_leave_one_out(self) -> bool:

@@ -407,7 +407,8 @@ class VectorTaskRegressor(TableRegressor):
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
         """Predict mean, standard deviation and quantiles of each task and output; predictions are Gaussian."""
         request.reject_options("a regressor", "costs")
-        if not self.has_predictive:
+        check_is_fitted(self, "posterior_")
+        if isinstance(self.posterior_, ModePosterior) and self.posterior_.likelihood is None:
             return super().prediction_columns(X, request)
         found = self.predict(X, return_std=True, noise=not request.latent)
         mean, std = (values.reshape(len(values), -1) for values in found)
@@ -420,12 +421,6 @@ class VectorTaskRegressor(TableRegressor):
         else:
             quantiles = mean + norm.ppf(request.levels).reshape(-1, 1, 1) * std
         return request.name_columns(self.output_names_, mean, std, quantiles)
-
-    @property
-    def has_predictive(self) -> bool:
-        """Whether there are standard deviations: the loss has a normalized likelihood with the same scale at all entries."""
-        posterior = getattr(self, "posterior_", None)
-        return not isinstance(posterior, ModePosterior) or posterior.likelihood is not None
 
     def _noise_variances(self) -> Tensor:
         """Return the noise variance (p,) of a new observation."""

@@ -49,7 +49,10 @@ def test_variational_regressor_passes_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("likelihood", ["asymmetric_huber", "epsilon_insensitive", "log_cosh"])
+@pytest.mark.parametrize(
+    "likelihood",
+    ["epsilon_insensitive", *(pytest.param(name, marks=pytest.mark.slow) for name in ("asymmetric_huber", "log_cosh"))],
+)
 def test_likelihoods_of_losses_predict_the_signal_and_survive_a_file(likelihood, tmp_path):
     noise = np.random.default_rng(1).uniform(-0.5, 0.5, 60)
     model = fitted(likelihood, 100 + 20 * (SIGNAL + noise))

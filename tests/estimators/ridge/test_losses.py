@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp import losses
 from ovkgp.estimators.common.options import CONVENTIONS
+from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, OptionError
 
 SMOOTH = {
@@ -32,17 +33,13 @@ ROBUST = ["huber", "log_cosh", "pinball", "smoothed_pinball"]
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        ovkgp.OVKRidge(loss="huber", tolerance=1e-6),
         ovkgp.OVKRidge(loss="epsilon_insensitive", tolerance=1e-6),
         ovkgp.OVKRidge(loss="pinball", fit_intercept=True),
         ovkgp.ORFFRidge(loss="huber", num_frequencies=20, tolerance=1e-6, random_state=0),
     ]
 )
-def test_ridges_with_other_losses_pass_scikit_learn_checks_with_other_options(estimator, check):
-    check(estimator)
-
-
-@parametrize_with_checks([ovkgp.OVKRidge(loss="huber", tolerance=1e-6)])
-def test_ovk_ridge_with_huber_loss_passes_scikit_learn_checks(estimator, check):
+def test_ridges_with_other_losses_pass_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
@@ -237,8 +234,21 @@ def test_insensitive_loss_is_sparse():
     ).all()
 
 
-@pytest.mark.parametrize("name", ["huber", "epsilon_insensitive", "log_cosh", "pinball", "smoothed_pinball"])
-@pytest.mark.parametrize("kind", [ovkgp.OVKRidge, ovkgp.ORFFRidge])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((ovkgp.OVKRidge, name) for name in ("huber", "pinball")),
+        *(
+            pytest.param(ovkgp.OVKRidge, name, marks=pytest.mark.slow)
+            for name in ("epsilon_insensitive", "log_cosh", "smoothed_pinball")
+        ),
+        (ovkgp.ORFFRidge, "log_cosh"),
+        *(
+            pytest.param(ovkgp.ORFFRidge, name, marks=pytest.mark.slow)
+            for name in ("huber", "pinball", "epsilon_insensitive", "smoothed_pinball")
+        ),
+    ],
+)
 def test_intervals_and_draws_agree_with_the_standard_deviation(kind, name):
     X, Y = smooth(n=50)
     options = {} if kind is ovkgp.OVKRidge else {"num_frequencies": 15, "random_state": 0}
@@ -294,7 +304,7 @@ def test_intercept_is_the_constant_fit_of_the_loss():
 @pytest.mark.parametrize(
     "model",
     [
-        ovkgp.OVKRidge("decomposable", lam=0.05, loss="huber", scale="evidence"),
+        pytest.param(ovkgp.OVKRidge("decomposable", lam=0.05, loss="huber", scale="evidence"), marks=pytest.mark.slow),
         ovkgp.OVKRidge("curl_free", lam=0.05, loss=losses.SmoothedPinball(0.1), level=[0.2, 0.8]),
         ovkgp.OVKRidge(lam=0.05, loss=losses.CurveInsensitive(0.1, 2, losses.Coordinates(2))),
         ovkgp.ORFFRidge(lam=0.05, loss="log_cosh", num_frequencies=8, random_state=0),
@@ -311,6 +321,17 @@ def test_models_with_other_losses_survive_copies_and_files(model, tmp_path):
             np.testing.assert_allclose(other.predict_interval(X)[0], model.predict_interval(X)[0], rtol=1e-7, atol=1e-7)
     text = model.summary()
     assert "duality gap" in text and "mode" in " ".join(model.describe().paragraphs)
+
+
+@pytest.mark.parametrize("loss", [pytest.param("huber", marks=pytest.mark.slow), losses.PinballEnvelope(0.1)])
+def test_reports_and_columns_need_no_standard_deviation(loss, tmp_path):
+    X, Y = smooth()
+    model = ovkgp.OVKRidge(lam=0.05, loss=loss).fit(X, Y)
+    columns = model.prediction_columns(X, PredictionRequest())
+    assert ("y0_std" in columns) == (loss == "huber") == model.has_predictive
+    np.testing.assert_allclose(columns["y1_mean"], model.predict(X)[:, 1])
+    ovkgp.plotting.write_report(model, tmp_path / "report.html", X=X + 0.01, Y=Y)
+    assert "mode of the posterior" in (tmp_path / "report.html").read_text()
 
 
 # --- errors ------------------------------------------------------------------------------------------------------------

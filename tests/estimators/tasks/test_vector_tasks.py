@@ -656,6 +656,7 @@ def test_noise_per_row_has_a_mode_but_no_standard_deviation_with_other_losses(da
     )
     ridge = ovkgp.VectorTaskRegressor(tasks, **FIXED, normalization="per_sample").fit(X, Y)
     np.testing.assert_allclose(model.predict(Xs, new), ridge.predict(Xs, new), atol=1e-5)
-    assert not model.has_predictive
+    columns = model.prediction_columns(Xs, PredictionRequest())
+    assert all(name.endswith("_mean") for name in columns) and len(columns) == T * P
     with pytest.raises(OptionError, match="per_sample"):
         model.predict(Xs, new, return_std=True)

@@ -69,7 +69,7 @@ def integrated(likelihood, y, mean, variance):
         (AsymmetricHuber(1, scale=0.5, tau=0.8, kappa=2.0), REAL),
         (EpsilonInsensitive(1, scale=0.5, epsilon=2.0), REAL),
         (LogCosh(1, scale=0.7), REAL),
-        (LogCosh(1, scale=0.5, nu=5.0), REAL),
+        pytest.param(LogCosh(1, scale=0.5, nu=5.0), REAL, marks=pytest.mark.slow),
         (Bernoulli(1), [0.0, 1.0]),
         (Bernoulli(1, link="probit"), [0.0, 1.0]),
         (Poisson(1), COUNTS),
