@@ -11,6 +11,7 @@ from gpytorch.priors import LogNormalPrior
 from ovkgp.exceptions import FitWarning
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.training.priors import get_variances, set_variances
 
 ROWS, NEW = 20, 60
 PRIORS = {"lengthscale": (0.0, 0.8), "outputscale": (0.0, 1.0), "noise": (-2.5, 1.0)}
@@ -21,16 +22,8 @@ def model():
     lengthscale, outputscale = (LogNormalPrior(*PRIORS[name]) for name in ("lengthscale", "outputscale"))
     kernel = ScaleKernel(RBFKernel(lengthscale_prior=lengthscale), outputscale_prior=outputscale)
     gp = OperatorValuedGP(kernel, mean="zero", noise="shared")
-    gp.noise_model.register_prior("variances_prior", LogNormalPrior(*PRIORS["noise"]), _get_noise, _set_noise)
+    gp.noise_model.register_prior("variances_prior", LogNormalPrior(*PRIORS["noise"]), get_variances, set_variances)
     return gp
-
-
-def _get_noise(noise):
-    return noise.variances
-
-
-def _set_noise(noise, value):
-    noise.set(value)
 
 
 def truth(rng):
