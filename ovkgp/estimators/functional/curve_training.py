@@ -92,7 +92,7 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
         if found[-1].report is not None and found[-1].report.interrupted:
             break
     has_kernels = any(isinstance(job.args[-1], CurveCandidate) for job in jobs)
-    if options.deviations == "auto" and has_kernels and len(found) > 1 and options.hyperparameters != "fixed":
+    if options.deviations == "auto" and has_kernels and found[0].log_density is not None:
         found += [job() for job in _without_deviations(options, data, subset, has_groups, found)]
     weights = _weigh(found)
     scores = {one.name: _score(one, weight) for one, weight in zip(found, weights, strict=True)}

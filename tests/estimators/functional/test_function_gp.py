@@ -228,6 +228,16 @@ def test_channels_may_be_observed_at_different_points(curves):
     assert error < 0.5 * np.square(Y - Y.mean(0)).mean()
 
 
+def test_given_kernel_is_compared_with_and_without_deviations(curves):
+    grid, X, _ = curves
+    Y = np.sin(6 * grid + X[:, :1]) + 0.1 * np.random.default_rng(0).standard_normal((len(X), len(grid)))
+    kernel = ScaleKernel(RBFKernel()).double()
+    options = {"kernel": kernel, "task_kernel": "matern52", "output_basis": "kernel"}
+    found = ovkgp.FunctionGPRegressor(**options).fit(X, Y, grid=grid)
+    assert list(found.scores_) == ["given ⊗ matern52", "given ⊗ matern52, no deviations"]
+    assert found.weights_.sum() == pytest.approx(1)
+
+
 def test_groups_share_a_subject_level_curve(curves):
     grid, X, Y = curves
     groups = np.repeat(list("abcdef"), 4)
