@@ -102,10 +102,13 @@ def _list_points(points: np.ndarray) -> str:
     return ", ".join(f"{value:g}" for value in points[:5]) or "none"
 
 
-def find_grid(text: str | None, columns: Sequence[str], grid_row: np.ndarray | None = None) -> np.ndarray:
+def find_grid(
+    text: str | None, columns: Sequence[str], grid_row: np.ndarray | None = None, quiet: bool = False
+) -> np.ndarray:
     """Return the points (m,) of the output columns of a curve.
 
-    They are those of --grid or of the first row if given, else the numbers in the column names, else equidistant on [0, 1].
+    They are those of --grid or of the first row if given, else the numbers in the column names, else equidistant on [0, 1], with a
+    note unless `quiet`.
     """
     names = [str(name) for name in columns]
     if text == GRID_ROW:
@@ -123,6 +126,6 @@ def find_grid(text: str | None, columns: Sequence[str], grid_row: np.ndarray | N
             return check_increasing(known.points, "The grid in the names of the output columns")
         except InputError as error:
             raise InputError(f"{error} Order the columns in --outputs, or name their points with --grid.") from None
-    if len(names) > 1:
+    if len(names) > 1 and not quiet:
         print_note("The names of the outputs hold no grid, so points are equidistant on [0, 1]. Set them with --grid.")
     return np.linspace(0.0, 1.0, len(names))

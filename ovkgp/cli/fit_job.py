@@ -120,14 +120,14 @@ class FitJob:
     def _check_grid(self) -> None:
         if self.recipe.estimator_class.has_curves:
             if self.table.task is None:
-                self._find_grid(self.table.outputs)
+                self._find_grid(self.table.outputs, quiet=True)
         elif self.grid is not None:
             raise OptionError(f"--grid is not supported by {self._label}, whose outputs are no curves. Remove it.")
 
-    def _find_grid(self, columns: Iterable[str]) -> np.ndarray:
+    def _find_grid(self, columns: Iterable[str], quiet: bool = False) -> np.ndarray:
         """Return the points (m,) of the output columns of a curve."""
         row = self.table.read_grid_row() if self.table.has_grid_row else None
-        return find_grid(self.grid, list(columns), row)
+        return find_grid(self.grid, list(columns), row, quiet)
 
     def _set_run_options(self, estimator: BaseEstimator, ranks: Ranks) -> BaseEstimator:
         """Set seed, progress and distribution of this run, if the estimator has them."""

@@ -123,6 +123,15 @@ def test_fit_command_reads_the_grid_from_names_option_row_or_tasks(folder, model
             np.testing.assert_allclose(found.predict(X), expected, rtol=1e-6)
 
 
+def test_fit_command_notes_once_that_the_grid_is_unknown(folder, tmp_path):
+    lines = (folder / "row.csv").read_text().splitlines()
+    (tmp_path / "letters.csv").write_text("\n".join([lines[0], *lines[2:]]))
+    command = fit(folder, "row.csv", tmp_path / "m", outputs="[a-i]")
+    output = succeed(*command[:2], tmp_path / "letters.csv", *command[3:])
+    assert output.count("Note: ") == output.count("equidistant on [0, 1]") == 1
+    np.testing.assert_allclose(ovkgp.load(tmp_path / "m").grid_, GRID / 2)
+
+
 def test_fit_command_fits_the_recipe_curves_with_missing_values(folder, tmp_path):
     options = ["--set", "output_basis=kernel", "--set", "task_kernel=rbf", "--set", "kernel=rbf"]
     succeed(*fit(folder, "wide.csv", tmp_path / "m", *options, "--set", "deviations=false", recipe="curves"))
