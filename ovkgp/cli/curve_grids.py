@@ -105,7 +105,7 @@ def _list_points(points: np.ndarray) -> str:
 def find_grid(
     text: str | None, columns: Sequence[str], grid_row: np.ndarray | None = None, quiet: bool = False
 ) -> np.ndarray:
-    """Return the points (m,) of the output columns of a curve.
+    """Return the points (m,), or (m, 2) if column names hold two numbers, of the output columns of a curve.
 
     They are those of --grid or of the first row if given, else the numbers in the column names, else equidistant on [0, 1], with a
     note unless `quiet`.
@@ -118,7 +118,7 @@ def find_grid(
         if len(points) != len(names):
             raise OptionError(f"--grid has {len(points)} points, expected {len(names)}, one per output column.")
         return points
-    from ovkgp.estimators.functional.point_names import parse_numbered_names
+    from ovkgp.estimators.functional.point_names import parse_numbered_names, parse_plane_names
 
     known = parse_numbered_names(names)
     if known is not None:
@@ -126,6 +126,8 @@ def find_grid(
             return check_increasing(known.points, "The grid in the names of the output columns")
         except InputError as error:
             raise InputError(f"{error} Order the columns in --outputs, or name their points with --grid.") from None
+    if (plane := parse_plane_names(names)) is not None:
+        return plane
     if len(names) > 1 and not quiet:
         print_note("The names of the outputs hold no grid, so points are equidistant on [0, 1]. Set them with --grid.")
     return np.linspace(0.0, 1.0, len(names))

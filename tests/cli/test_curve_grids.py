@@ -123,6 +123,16 @@ def test_fit_command_reads_the_grid_from_names_option_row_or_tasks(folder, model
             np.testing.assert_allclose(found.predict(X), expected, rtol=1e-6)
 
 
+def test_fit_command_reads_points_of_a_plane_from_names(folder, tmp_path):
+    fields = make_curves().rename(columns={name: f"u_{i // 3}_{i % 3}" for i, name in enumerate(NAMES)})
+    fields.dropna().to_csv(tmp_path / "fields.csv", index=False)
+    command = fit(folder, "wide.csv", tmp_path / "m", outputs="u_*")
+    succeed(*command[:2], tmp_path / "fields.csv", *command[3:])
+    np.testing.assert_array_equal(ovkgp.load(tmp_path / "m").grid_, [[i // 3, i % 3] for i in range(9)])
+    wrong = invoke("predict", tmp_path / "m", tmp_path / "fields.csv", "--grid", "0:1:3", "--out", tmp_path / "p.csv")
+    assert_error(wrong, "grid", "R^2")
+
+
 def test_fit_command_notes_once_that_the_grid_is_unknown(folder, tmp_path):
     lines = (folder / "row.csv").read_text().splitlines()
     (tmp_path / "letters.csv").write_text("\n".join([lines[0], *lines[2:]]))

@@ -33,18 +33,33 @@ def parse_numbered_names(names: list[str]) -> NumberedNames | None:
     NumberedNames or None
         Points in the order of the names, which need not be increasing.
     """
-    found = [list(NUMBER.finditer(name)) for name in names]
-    if not found or not found[0] or len({len(one) for one in found}) > 1:
+    values = _read_numbers(names)
+    if values is None:
         return None
-    texts = [NUMBER.split(name) for name in names]
-    if any(one != texts[0] for one in texts):
-        return None
-    values = np.array([[float(match.group()) for match in one] for one in found])
     varying = np.flatnonzero((values != values[0]).any(0)) if len(names) > 1 else np.array([values.shape[1] - 1])
-    if len(varying) != 1 or not np.isfinite(values).all():
+    if len(varying) != 1:
         return None
-    match = found[0][int(varying[0])]
+    match = list(NUMBER.finditer(names[0]))[int(varying[0])]
     return NumberedNames(values[:, varying[0]], names[0][: match.start()], names[0][match.end() :])
+
+
+def parse_plane_names(names: list[str]) -> np.ndarray | None:
+    """Parse column names that differ in two numbers, such as "u_0_1", as distinct points (m, 2); None if they do not."""
+    values = _read_numbers(names)
+    if values is None:
+        return None
+    points = values[:, (values != values[0]).any(0)]
+    return points if points.shape[1] == 2 and len(np.unique(points, axis=0)) == len(points) else None
+
+
+def _read_numbers(names: list[str]) -> np.ndarray | None:
+    """Return the numbers (m, k) in names with the same texts between them; None if texts differ or there are no numbers."""
+    found = [NUMBER.findall(name) for name in names]
+    texts = [NUMBER.split(name) for name in names]
+    if not found or not found[0] or any(one != texts[0] for one in texts):
+        return None
+    values = np.array([[float(number) for number in one] for one in found])
+    return values if np.isfinite(values).all() else None
 
 
 def name_points(names: list[str] | None, points: np.ndarray) -> list[str]:

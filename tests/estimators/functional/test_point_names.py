@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.estimators.functional.point_names import name_points, parse_numbered_names
+from ovkgp.estimators.functional.point_names import name_points, parse_numbered_names, parse_plane_names
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,13 @@ def test_parse_numbered_names_finds_the_number_that_varies(names, points, prefix
 @pytest.mark.parametrize("names", [["u", "v"], ["u_1", "v_2"], ["u_1_1", "u_2_2"], ["y_1", "y"], ["y_1", "y_1"], []])
 def test_parse_numbered_names_rejects_names_without_one_varying_number(names):
     assert parse_numbered_names(names) is None
+
+
+def test_parse_plane_names_finds_two_numbers_that_vary():
+    found = parse_plane_names(["u2_0_0", "u2_0_1", "u2_1_0"])
+    np.testing.assert_array_equal(found, [[0, 0], [0, 1], [1, 0]])
+    for names in (["u_1", "u_2"], ["u_1_1_1", "u_2_2_2"], ["u_1_2", "v_2_1"], ["u_1_2", "u_2_1", "u_1_2"]):
+        assert parse_plane_names(names) is None
 
 
 def test_name_points_follows_the_columns_of_the_fit():
