@@ -265,7 +265,6 @@ class Posterior(ABC):
         return prediction.mean + (scores @ root.mT).unflatten(-1, prediction.mean.shape)
 
     @torch.no_grad()
-    @torch.no_grad()
     def joint_log_density(self, X, Y) -> Tensor:
         """Compute the log density of the observed outputs of each new row, jointly.
 
