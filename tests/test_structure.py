@@ -29,6 +29,11 @@ def test_package_has_few_modules_with_one_importer(structure):
     assert len(single) <= 45
 
 
+def test_package_has_no_import_cycles(structure):
+    modules = structure.find_modules()
+    assert structure.find_cycles(modules, structure.build_graph(modules)) == []
+
+
 def test_graph_follows_reexported_names(structure):
     modules = structure.find_modules()
     graph = structure.build_graph(modules)

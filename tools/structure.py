@@ -87,6 +87,12 @@ def find_single_importers(modules: dict[str, Path], graph: networkx.DiGraph) -> 
     return {name: found.copy().pop() for name, found in importers.items() if len(found) == 1}
 
 
+def find_cycles(modules: dict[str, Path], graph: networkx.DiGraph) -> list[list[str]]:
+    """List groups of modules, other than packages, that import each other; imports inside functions count too."""
+    inner = graph.subgraph(set(modules) - find_packages(modules))
+    return [sorted(group) for group in networkx.strongly_connected_components(inner) if len(group) > 1]
+
+
 def _lazy_modules(path: Path) -> set[str]:
     """Return the modules in the table `_NAMES` of a package that loads names at their first use."""
     tables = [
@@ -116,8 +122,7 @@ def print_structure() -> None:
     print(f"unexported modules with one importer: {len(single)}")
     for name, importer in single.items():
         print(f"  {name.removeprefix('ovkgp.'):44} <- {importer.removeprefix('ovkgp.')}")
-    inner = graph.subgraph(set(modules) - find_packages(modules))
-    cycles = [sorted(group) for group in networkx.strongly_connected_components(inner) if len(group) > 1]
+    cycles = find_cycles(modules, graph)
     print(f"import cycles: {len(cycles)}")
     for group in cycles:
         print("  " + " ".join(name.removeprefix("ovkgp.") for name in group))

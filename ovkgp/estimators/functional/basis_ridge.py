@@ -38,6 +38,7 @@ from ovkgp.estimators.common.options import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter
 from ovkgp.estimators.functional.base import FUNCTIONAL_ATTRIBUTES, FUNCTIONAL_CONSTRAINTS, FunctionalRegressor
+from ovkgp.estimators.functional.curve_problem import factor_rows, make_problem, to_tensor
 from ovkgp.estimators.ridge.base import RidgePath, make_ridge_gp
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.estimators.storage.storage import storable
@@ -117,12 +118,6 @@ class CurveCoordinates:
         residual = total - (rows * self.variances) @ rows.T
         np.fill_diagonal(residual, self.residual_variance(points))
         return residual
-
-
-def factor_rows(factor, points: np.ndarray) -> np.ndarray:
-    """Return the coordinates ψ of a factor at points (k, b), (k, q)."""
-    with torch.no_grad():
-        return factor(to_tensor(points)).numpy()
 
 
 def empirical_coordinates(factor, points: np.ndarray, weights: np.ndarray) -> CurveCoordinates:
@@ -364,8 +359,6 @@ class BasisRegressor(FunctionalRegressor):
 
     def _fit_loss(self, X: np.ndarray, data: FunctionalData, factor, make_loss) -> None:
         """Minimize another loss with the λ and the kernel of the ridge regression, from its solution."""
-        from ovkgp.estimators.functional.options import make_problem
-
         inputs = self._input_factor(X)
         lam = self.noise_ / len(data)
         settings = {"quadrature": self.quadrature, "weighting": self.curve_weighting}
@@ -563,8 +556,3 @@ def _warn_about_errors(errors: list[float]) -> None:
             FitWarning,
             stacklevel=5,
         )
-
-
-def to_tensor(values: np.ndarray) -> Tensor:
-    """Return an array as a float64 tensor."""
-    return torch.tensor(np.asarray(values), dtype=torch.float64)  # a copy: frames are read-only

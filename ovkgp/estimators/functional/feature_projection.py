@@ -17,9 +17,8 @@ from ovkgp.estimators.functional.basis_ridge import (
     BasisRegressor,
     CurveFunction,
     CurveRidge,
-    factor_rows,
-    to_tensor,
 )
+from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
 from ovkgp.estimators.functional.options import DICTIONARY_CONSTRAINTS, LOSS, check_output_matrix, make_dictionary
 from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge

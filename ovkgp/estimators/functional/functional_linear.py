@@ -24,9 +24,8 @@ from ovkgp.estimators.functional.base import FUNCTIONAL_ATTRIBUTES, FUNCTIONAL_C
 from ovkgp.estimators.functional.basis_ridge import (
     CurveCoordinates,
     empirical_coordinates,
-    factor_rows,
-    to_tensor,
 )
+from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError

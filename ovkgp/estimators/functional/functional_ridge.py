@@ -15,8 +15,8 @@ from ovkgp.estimators.functional.basis_ridge import (
     BASIS_CONSTRAINTS,
     BasisRegressor,
     gram_coordinates,
-    to_tensor,
 )
+from ovkgp.estimators.functional.curve_problem import to_tensor
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.functional import Eigenfunctions, FunctionalData
 from ovkgp.functional.factors import KernelFactor

@@ -12,7 +12,7 @@ from ovkgp.estimators.common.named_kernels import BASE_KERNEL, median_distance
 from ovkgp.estimators.common.options import POSITIVE, POSITIVES, one_of, restore_on_error
 from ovkgp.estimators.common.task_options import task_kernel
 from ovkgp.estimators.functional.base import FUNCTIONAL_ATTRIBUTES, FunctionalRegressor
-from ovkgp.estimators.functional.basis_ridge import to_tensor
+from ovkgp.estimators.functional.curve_problem import to_tensor
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.functional import FunctionalData
 from ovkgp.kernels.evaluation import evaluate_kernel

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ovkgp import functional
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.options import Rule, integer, one_of
 from ovkgp.estimators.common.validation import as_array
-from ovkgp.estimators.functional.basis_ridge import factor_rows, to_tensor
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.functional import (
@@ -22,16 +19,9 @@ from ovkgp.functional import (
     PrincipalComponents,
     eigenfunctions,
 )
-from ovkgp.functional.quadrature import quadrature_weights
-from ovkgp.inference.tasks.problem import TaskProblem
-from ovkgp.inference.tasks.solvers.square import ObservedTasks
 from ovkgp.losses import (
-    CurveHuber,
-    CurveInsensitive,
-    CurveLoss,
     EpsilonInsensitive,
     Huber,
-    IntegralLoss,
     LogCosh,
     Loss,
     Pinball,
@@ -101,61 +91,3 @@ def truncate_dictionary(
         )
     W = vectors[:, keep][:, ::-1]
     return Combination(dictionary, W), W.T @ matrix @ W
-
-
-def make_problem(
-    inputs: Tensor, factor, data: FunctionalData, lam: float, make_loss, *, quadrature: str, weighting: str
-) -> TaskProblem:
-    """Make the learning problem of centered curves with input coordinates (n, r) and coordinates ψ of the output kernel.
-
-    `make_loss(measure)` is the loss of curves. Missing values have weight 0; curves at different points are padded.
-    """
-    if data.is_complete:
-        measure, targets = _Measure(_labels(data.num_points), to_tensor(data.weights(quadrature))), data.values
-        tasks = factor_rows(factor, _columns(data.grid))
-    elif not data.is_ragged:
-        weights = np.stack([_spread(row, data, quadrature) for row in data.values])
-        measure, targets = _Measure(_labels(data.num_points), to_tensor(weights)), data.values
-        tasks = factor_rows(factor, _columns(data.grid))
-    else:
-        curves, width = list(data.curves()), int(data.counts.max())
-        targets, weights, tasks = np.full((len(data), width), np.nan), np.zeros((len(data), width)), None
-        for i, (points, values) in enumerate(curves):
-            rows = factor_rows(factor, points)
-            tasks = np.zeros((len(data), width, rows.shape[1])) if tasks is None else tasks
-            tasks[i, : len(rows)], targets[i, : len(rows)] = rows, values[:, 0]
-            weights[i, : len(rows)] = quadrature_weights(points, data.domain, quadrature)
-        measure = _Measure(_labels(width).expand(len(data), -1), to_tensor(weights))
-    if weighting == "points" and not data.is_complete:
-        counts = torch.from_numpy(data.counts).double()
-        measure = ObservedTasks(measure.nodes, measure.weights * (counts / counts.mean()).unsqueeze(-1))
-    return TaskProblem(inputs, to_tensor(tasks), to_tensor(targets), make_loss(measure), lam)
-
-
-_Measure = ObservedTasks
-
-
-def _labels(count: int) -> Tensor:
-    """Return nodes of a measure, which losses of curves use as labels only."""
-    return (torch.arange(count, dtype=torch.float64) + 0.5) / count
-
-
-def _spread(row: np.ndarray, data: FunctionalData, quadrature: str) -> np.ndarray:
-    """Return the quadrature weights of the observed points of one curve on a common grid, 0 where missing."""
-    observed = ~np.isnan(row)
-    weights = np.zeros(len(row))
-    weights[observed] = quadrature_weights(data.grid[observed], data.domain, quadrature)
-    return weights
-
-
-def _columns(points: np.ndarray) -> np.ndarray:
-    return points[:, None] if points.ndim == 1 else points
-
-
-def make_curve_loss(name: str, p: float, parameter: float, measure) -> CurveLoss:
-    """Make the loss "huber" (κ), "insensitive" (ε) or "log_cosh" (ν) of curves in L^p of a measure."""
-    if name == "huber":
-        return CurveHuber(parameter, p, measure)
-    if name == "insensitive":
-        return CurveInsensitive(parameter, p, measure)
-    return IntegralLoss(LogCosh(parameter), measure)

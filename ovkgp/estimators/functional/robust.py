@@ -28,12 +28,10 @@ from ovkgp.estimators.functional.basis_ridge import (
     CurveCoordinates,
     CurveFunction,
     CurveRidge,
-    factor_rows,
     gram_coordinates,
-    to_tensor,
 )
+from ovkgp.estimators.functional.curve_problem import factor_rows, make_curve_loss, make_problem, to_tensor
 from ovkgp.estimators.functional.functional_ridge import OUTPUT_KERNEL_CONSTRAINTS, make_output_factor
-from ovkgp.estimators.functional.options import make_curve_loss, make_problem
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError

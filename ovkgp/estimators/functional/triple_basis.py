@@ -18,9 +18,8 @@ from ovkgp.estimators.functional.basis_ridge import (
     BasisRegressor,
     CurveCoordinates,
     ProjectedCurves,
-    factor_rows,
-    to_tensor,
 )
+from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
 from ovkgp.estimators.functional.options import DICTIONARIES, make_dictionary
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge

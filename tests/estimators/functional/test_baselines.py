@@ -6,7 +6,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.estimators.common.named_kernels import random_features
-from ovkgp.estimators.functional.basis_ridge import factor_rows, to_tensor
+from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
 from ovkgp.exceptions import OptionError
 from ovkgp.functional import Fourier, FunctionalData
 from ovkgp.functional.factors import FeatureFactor

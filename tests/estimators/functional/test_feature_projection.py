@@ -5,7 +5,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.functional.basis_ridge import factor_rows
+from ovkgp.estimators.functional.curve_problem import factor_rows
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import BSplines, Combination, Fourier, FunctionalData
 from ovkgp.losses import Huber, Square
