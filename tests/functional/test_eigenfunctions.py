@@ -151,7 +151,7 @@ def test_sampled_pairs_in_the_plane_are_products_of_those_of_a_product_kernel():
     assert torch.allclose(coefficients, torch.eye(5).double()[2:3], atol=1e-8)
 
 
-def test_lt_e_13_the_norm_is_that_of_the_square_root_of_the_operator():
+def test_lt_e_13_14_the_norm_is_that_of_the_square_root_of_the_operator():
     """k(·, t) is in H with norm k(t, t), though it is not in the image of T, which is smaller than H (LT-E-14): Σ c²/λ² diverges, Σ c²/λ does not."""
     t = torch.tensor([0.3]).double()
     norms, images = [], []

@@ -60,7 +60,7 @@ def test_gauss_legendre_is_exact_for_polynomials():
     assert measure.integral(measure.nodes**7).item() == pytest.approx((3**8 - 1) / 8 / 4, rel=1e-14)
 
 
-def test_quadrature_error_rates():
+def test_lt_e_11_quadrature_error_rates():
     """LT B-23, LT-E-11: log-log slopes of the error over several random states; −½ for Monte Carlo, not the printed +½."""
     sizes = np.array([16, 64, 256, 1024])
 

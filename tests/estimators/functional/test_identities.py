@@ -269,7 +269,7 @@ def test_bo_e_02_bo_c_34_excess_risk_is_a_squared_norm(data):
 
 
 def test_bo_c_07_bo_11_composed_kernel_is_an_operator_valued_kernel(data):
-    """k(x, z) ΦBΦ# on a grid: symmetric, positive, and Ψ(x)Ψ(z)# for Ψ = φ_X ⊗ ΦB^½ (BO-08, BO-11)."""
+    """k(x, z) ΦBΦ# on a grid: symmetric, positive, and Ψ(x)Ψ(z)# for Ψ = φ_X ⊗ ΦB^½ (BO-11)."""
     X, grid, _, _, _, B = data
     matrix = BSplines(D)(grid) @ B @ BSplines(D)(grid).T
     kernel = ovkgp.kernels.DecomposableKernel(rbf(), output_matrix=torch.from_numpy(matrix)).double()
