@@ -20,7 +20,6 @@ from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, P
 from ovkgp.estimators.common.validation import input_table, output_table, raise_input_errors
 from ovkgp.estimators.functional.curve_protocol import CurveEstimator
 from ovkgp.estimators.functional.point_names import name_points
-from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, as_functional_data
 from ovkgp.functional.mean_curve import MeanCurve
@@ -39,9 +38,6 @@ FUNCTIONAL_CONSTRAINTS = {
     "fit_intercept": ["boolean"],
     "quadrature": [one_of(*RULES)],
 }
-
-for record in (MeanCurve, FunctionalData):
-    storable_record(record)
 
 
 class FunctionalRegressor(CurveEstimator, TableRegressor):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovkgp import functional
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.options import Rule, integer, one_of
 from ovkgp.estimators.common.validation import as_array
-from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.functional import (
     BSplines,
@@ -17,17 +15,8 @@ from ovkgp.functional import (
     Fourier,
     FunctionalData,
     PrincipalComponents,
-    eigenfunctions,
 )
-from ovkgp.losses import (
-    EpsilonInsensitive,
-    Huber,
-    LogCosh,
-    Loss,
-    Pinball,
-    SmoothedPinball,
-    Square,
-)
+from ovkgp.losses import Loss
 
 MIN_FUNCTIONS, MAX_FUNCTIONS = 4, 20  # range of the default number of functions of a dictionary
 SPLINE_ORDER = 4
@@ -38,12 +27,6 @@ DICTIONARY_CONSTRAINTS = {
     "output_matrix": ["array-like", None],
 }
 LOSS = [one_of("square"), Rule("a Loss", lambda value: isinstance(value, Loss))]
-
-for kind in (LogCosh, Huber, EpsilonInsensitive, Pinball, SmoothedPinball, Square):
-    storable_record(kind)
-for found in (*vars(functional).values(), *vars(eigenfunctions).values()):
-    if isinstance(found, type) and found.__module__.startswith("ovkgp.functional.") and found is not Dictionary:
-        storable_record(found)  # dictionaries and their parts
 
 
 def make_dictionary(option, num_functions: int | None, data: FunctionalData) -> Dictionary:
