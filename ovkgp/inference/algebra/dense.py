@@ -105,6 +105,12 @@ def inverse_from_cholesky(chol: Tensor) -> Tensor:
     return lower + lower.tril(-1).mT
 
 
+def psd_root(matrix: Tensor) -> Tensor:
+    """Return R with R Rᵀ equal to a positive semidefinite matrix (..., m, m); negative eigenvalues count as zero."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+
+
 def gram(matrix: Tensor) -> Tensor:
     """Compute AᵀA (m, m) of A (r, m); on the CPU without gradient by NumPy's SYRK, at half the cost of a product."""
     if matrix.device.type != "cpu" or (torch.is_grad_enabled() and matrix.requires_grad):

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ovkgp.exceptions import OptionError, SmoothnessError
 from ovkgp.features import ORFF
-from ovkgp.inference.algebra.dense import DenseSolver, gram_in_form, kronecker_in_form
+from ovkgp.functional.factors import KernelFactor
+from ovkgp.inference.algebra.dense import DenseSolver, gram_in_form, kronecker_in_form, psd_root
 from ovkgp.inference.algebra.kronecker import SeparableSolver
 from ovkgp.inference.algebra.kronecker_missing import MissingSolver
 from ovkgp.inference.model.curve_noise import CurveNoise
@@ -133,13 +134,13 @@ class CurvePosterior:
         """
         posterior, seeds = self.posterior, spawn_seeds(random_state, 2)
         inputs = torch.cat([posterior.X, X])
-        input_root = _root(to_dense(evaluate_kernel(self.input_kernel, inputs)))
+        input_root = psd_root(to_dense(evaluate_kernel(self.input_kernel, inputs)))
         task_root = self._task_root(tasks, derivative)
-        channel_root = _root(self.channels)
+        channel_root = psd_root(self.channels)
         q, n, num_grid = self.num_channels, len(posterior.X), len(self.tasks)
         scores = draw_normal((k, input_root.shape[1], task_root.shape[1], q), seeds[0], X)
         prior = torch.einsum("ia,sabc,tb,dc->sitd", input_root, scores, task_root, channel_root)
-        noise = draw_normal((k, n, num_grid * q), seeds[1], X) @ _root(self.noise.matrix()).mT
+        noise = draw_normal((k, n, num_grid * q), seeds[1], X) @ psd_root(self.noise.matrix()).mT
         at_data = prior[:, :n, :num_grid].flatten(2) + noise
         coefficients = posterior.solver.alpha.flatten().unsqueeze(-1) - posterior.solver.solve(at_data.flatten(1).mT)
         cross = to_dense(evaluate_kernel(self.input_kernel, X, posterior.X))
@@ -156,14 +157,15 @@ class CurvePosterior:
         """
         posterior, seeds = self.posterior, spawn_seeds(random_state, 4)
         over_inputs = ScalarFeatures(self.input_kernel, posterior.X.shape[1], seeds[0])
-        over_tasks = NodeFeatures(self.task_kernel, self.tasks, seeds[1])
+        over_tasks = KernelFactor(self.task_kernel, choose_nodes(self.tasks, seeds[1]), NODE_TOLERANCE)
         at_inputs, at_grid = over_inputs(posterior.X), over_tasks(self.tasks)
         q, n, num_grid = self.num_channels, len(posterior.X), len(self.tasks)
         weights = (
-            draw_normal((k, at_inputs.shape[1], at_grid.shape[1], q), seeds[2], posterior.X) @ _root(self.channels).mT
+            draw_normal((k, at_inputs.shape[1], at_grid.shape[1], q), seeds[2], posterior.X)
+            @ psd_root(self.channels).mT
         )
         drawn = torch.einsum("nf,kftc,gt->kngc", at_inputs, weights, at_grid).flatten(2)
-        noise = draw_normal((k, n, num_grid * q), seeds[3], posterior.X) @ _root(self.noise.matrix()).mT
+        noise = draw_normal((k, n, num_grid * q), seeds[3], posterior.X) @ psd_root(self.noise.matrix()).mT
         solved = posterior.solver.solve((drawn + noise).flatten(1).mT)
         coefficients = (posterior.solver.alpha.flatten().unsqueeze(-1) - solved).unflatten(0, (n, num_grid * q))
 
@@ -181,7 +183,7 @@ class CurvePosterior:
         own = task_covariance(self.task_kernel, grid, grid, 0, 0)
         cross = task_covariance(self.task_kernel, tasks, grid, derivative, 0)
         other = task_covariance(self.task_kernel, tasks, tasks, derivative, derivative)
-        return _root(torch.cat([torch.cat([own, cross.mT], 1), torch.cat([cross, other], 1)]))
+        return psd_root(torch.cat([torch.cat([own, cross.mT], 1), torch.cat([cross, other], 1)]))
 
 
 class ScalarFeatures:
@@ -213,21 +215,12 @@ class ScalarFeatures:
         return to_dense(features(X))
 
 
-class NodeFeatures:
-    """Features Φ = K(·, nodes) L⁻ᵀ (m, r) of a scalar kernel with ΦΦᵀ ≈ K, L Lᵀ = K(nodes, nodes), at some points of a grid."""
-
-    def __init__(self, kernel: Kernel, grid: Tensor, seed: int):
-        self.kernel, count = kernel, min(MAX_FEATURE_NODES, len(grid))
-        index = torch.linspace(0, len(grid) - 1, count).round().long()
-        if grid.shape[1] > 1:
-            index = torch.randperm(len(grid), generator=torch.Generator().manual_seed(seed))[:count]
-        self.nodes = grid[index]
-        values, vectors = torch.linalg.eigh(to_dense(evaluate_kernel(kernel, self.nodes)))
-        kept = values > NODE_TOLERANCE * values[-1]
-        self.inverse_root = vectors[:, kept] / values[kept].sqrt()
-
-    def __call__(self, tasks: Tensor) -> Tensor:
-        return to_dense(evaluate_kernel(self.kernel, tasks, self.nodes)) @ self.inverse_root
+def choose_nodes(grid: Tensor, seed: int) -> Tensor:
+    """Choose at most 80 points of a grid (g, t), evenly along an interval and at random otherwise, for a `KernelFactor`."""
+    count = min(MAX_FEATURE_NODES, len(grid))
+    if grid.shape[1] > 1:
+        return grid[torch.randperm(len(grid), generator=torch.Generator().manual_seed(seed))[:count]]
+    return grid[torch.linspace(0, len(grid) - 1, count).round().long()]
 
 
 def _terms(kernel: Kernel, scale) -> list[tuple[Kernel, Tensor | float]]:
@@ -249,12 +242,6 @@ def _diagonal(kernel: Kernel, tasks: Tensor, derivative: int, channels: Tensor |
     else:
         single = task_covariance(kernel, points, points, derivative, derivative).expand(len(tasks), 1).squeeze(1)
     return single if channels is None else (single.unsqueeze(-1) * channels).flatten()
-
-
-def _root(matrix: Tensor) -> Tensor:
-    """Return R with R Rᵀ equal to a positive semidefinite matrix."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp_min(0).sqrt()
 
 
 def task_covariance(kernel: Kernel, a: Tensor, b: Tensor, left: int, right: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference.algebra.dense import kronecker_in_form
+from ovkgp.inference.algebra.dense import kronecker_in_form, psd_root
 from ovkgp.inference.model.mean_noise import Model, OutputMean
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import expand_rows
@@ -259,8 +259,7 @@ class Posterior(ABC):
         Complexity: O((m·p)³). For many points use `sample_functions`.
         """
         k, prediction = check_integer("the number of draws", k), self.predict(X, "full", noise)
-        values, vectors = torch.linalg.eigh(prediction.cov)
-        root = vectors * values.clamp_min(0).sqrt()
+        root = psd_root(prediction.cov)
         scores = draw_normal((k, len(root)), random_state, root)
         return prediction.mean + (scores @ root.mT).unflatten(-1, prediction.mean.shape)
 

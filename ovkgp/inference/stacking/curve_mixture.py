@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.inference.algebra.dense import safe_cholesky
+from ovkgp.inference.algebra.dense import psd_root, safe_cholesky
 from ovkgp.inference.posteriors.mixture import DrawAllocation
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
 from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction
@@ -71,7 +71,7 @@ class CurveMixture:
             if noise:
                 smooth = component.deviation_at(tasks, derivative)
                 if smooth is not None:
-                    draws = draws + draw_normal(tuple(draws.shape), seeds[1], X) @ _root(smooth).mT
+                    draws = draws + draw_normal(tuple(draws.shape), seeds[1], X) @ psd_root(smooth).mT
                 if not derivative:
                     draws = draws + draw_normal(tuple(draws.shape), seeds[2], X) * component.white_at(tasks).sqrt()
             found = draws.new_empty(k, *draws.shape[1:]) if found is None else found
@@ -190,11 +190,5 @@ def _batch_root(matrices: Tensor) -> Tensor:
     """Return roots R with R Rᵀ equal to positive semidefinite matrices (k, p, p): Cholesky factors where these exist."""
     chol, info = torch.linalg.cholesky_ex(matrices)
     for i in info.nonzero().flatten().tolist():
-        chol[i] = _root(matrices[i])
+        chol[i] = psd_root(matrices[i])
     return chol
-
-
-def _root(matrix: Tensor) -> Tensor:
-    """Return R with R Rᵀ equal to a positive semidefinite matrix."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp_min(0).sqrt()

@@ -19,6 +19,7 @@ import torch
 from scipy.linalg import cholesky, solve_triangular
 from torch import Tensor
 
+from ovkgp.inference.algebra.dense import psd_root
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.posteriors.curves import ScalarFeatures
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
@@ -167,8 +168,7 @@ class SharedPosterior:
         cross = self._inputs(X)[0]
         half = solve_triangular(self.chol, cross.T, lower=True)
         covariance = torch.from_numpy(self.kernel.cross(theta, points, points)[0] - half.T @ half)
-        values, vectors = torch.linalg.eigh(covariance)
-        over_inputs = vectors * values.clamp_min(0).sqrt()
+        over_inputs = psd_root(covariance)
         generator = np.random.default_rng(random_state)
         scores = torch.from_numpy(generator.standard_normal((k, len(points), len(self.root))))
         mean = torch.from_numpy(cross) @ self._functions(self.alpha, tasks, derivative).mT

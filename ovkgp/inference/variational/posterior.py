@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.features import FeatureMap
+from ovkgp.inference.algebra.dense import psd_root
 from ovkgp.inference.likelihoods import Likelihood, LikelihoodPrediction
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.model.observations import Observations
@@ -98,9 +99,7 @@ class VariationalPosterior(ProcessPosterior):
     def row_log_densities(self, data: Observations, k: int, random_state=None) -> Tensor:
         """Compute log p(y_i | f_i) (k, n) of each row at k draws of f_i from its marginal distribution. O(k n p²)."""
         found = self.predict(data.X, "output")
-        mean, covariance = found.mean, found.cov
-        values, vectors = torch.linalg.eigh(covariance)  # singular if the output matrix is
-        root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+        mean, root = found.mean, psd_root(found.cov)  # singular if the output matrix is
         scores = draw_normal((k, *mean.shape), as_seed(random_state), mean)
         density = self.likelihood.log_density(data.Y, mean + (root @ scores.unsqueeze(-1)).squeeze(-1), data.noise)
         return density if density.dim() == 2 else density.sum(-1)
