@@ -18,6 +18,7 @@ from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import OptionError
 from ovkgp.functional import Dictionary, DictionaryKernel
 from ovkgp.inference import OperatorValuedGP, sample_hyperparameters
+from ovkgp.inference.algebra.dense import participation_ratio
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.posteriors.curves import CurvePosterior
 from ovkgp.inference.posteriors.mixture import read_raw_draws, thin_draws
@@ -301,10 +302,7 @@ def effective_points(densities: np.ndarray) -> float:
     """
     z = densities[..., int(np.nanmean(densities, (0, 1)).argmax())]
     z = np.where(np.isnan(z), np.nanmean(z), z)
-    z = z - z.mean(0)
-    gram = z @ z.T if len(z) < z.shape[1] else z.T @ z
-    total = np.square(gram).sum()
-    return float(np.clip(np.square(z).sum() ** 2 / total, 1.0, z.shape[1])) if total > 0 else 1.0
+    return participation_ratio(z - z.mean(0))
 
 
 def _score(one: Candidate, weight: float) -> CandidateScore:

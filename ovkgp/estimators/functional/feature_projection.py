@@ -29,6 +29,7 @@ from ovkgp.functional import FunctionalData
 from ovkgp.functional.dictionary import pseudo_inverse
 from ovkgp.functional.factors import FeatureFactor, KernelFactor
 from ovkgp.inference.gp import OperatorValuedGP
+from ovkgp.inference.model.row_sample import draw_folds
 from ovkgp.inference.tasks.solvers.group_lasso import GroupLassoProblem, group_lasso_path, solve_group_lasso
 from ovkgp.kernels import components
 from ovkgp.losses import IntegralLoss
@@ -258,7 +259,7 @@ class FeatureProjectionRegressor(BasisRegressor):
         self, rows: np.ndarray, V: np.ndarray, gram: np.ndarray, norms: np.ndarray, lams: np.ndarray
     ) -> None:
         """Compute the error of several λ by cross-validation over curves."""
-        folds = np.random.default_rng(self._seed).permutation(len(rows)) % min(NUM_FOLDS, len(rows))
+        folds = draw_folds(len(rows), NUM_FOLDS, self._seed)
         errors, counts = np.zeros(len(lams)), np.zeros(len(lams))
         for fold in np.unique(folds):
             train, test = folds != fold, folds == fold

@@ -37,6 +37,7 @@ from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, MeanCurve
 from ovkgp.inference.algebra.dense import safe_cholesky
+from ovkgp.inference.model.row_sample import draw_folds
 from ovkgp.inference.tasks.curve_posterior import CurveEntries, entry_covariance
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.robust_posterior import (
@@ -353,7 +354,7 @@ class RobustFunctionalRegressor(BasisRegressor):
         """Return the error of each (parameter, λ) by cross-validation; the median over curves unless "insensitive"."""
         order = sorted(range(len(candidates)), key=lambda i: candidates[i][::-1], reverse=True)  # easy problems first
         n = square.num_rows
-        folds = np.random.default_rng(0).permutation(n) % min(NUM_FOLDS, n)
+        folds = draw_folds(n, NUM_FOLDS)
         errors = torch.zeros(len(candidates), n, dtype=torch.float64)
         for fold in np.unique(folds):
             train, test = (torch.from_numpy(np.flatnonzero(mask)) for mask in (folds != fold, folds == fold))

@@ -11,6 +11,7 @@ import math
 import warnings
 from functools import cached_property
 
+import numpy as np
 import torch
 from linear_operator.utils.warnings import NumericalWarning
 from scipy.linalg import lapack
@@ -92,8 +93,8 @@ def reject_second_derivatives(name: str) -> None:
         )
 
 
-def gaussian_log_density(quadratic: Tensor, logdet: Tensor, size: int) -> Tensor:
-    """Compute −½ (rᵀC⁻¹r + log det C + N log 2π)."""
+def gaussian_log_density(quadratic, logdet, size=1):
+    """Compute −½ (rᵀC⁻¹r + log det C + N log 2π), elementwise for arrays or tensors; by default of single entries, N = 1."""
     return -(quadratic + logdet + size * math.log(2 * math.pi)) / 2
 
 
@@ -109,6 +110,13 @@ def psd_root(matrix: Tensor) -> Tensor:
     """Return R with R Rᵀ equal to a positive semidefinite matrix (..., m, m); negative eigenvalues count as zero."""
     values, vectors = torch.linalg.eigh(matrix)
     return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+
+
+def participation_ratio(rows: np.ndarray) -> float:
+    """Return (Σ λ)² / Σ λ² of the eigenvalues λ of AᵀA for rows A (n, p), their effective number, between 1 and p."""
+    gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
+    total = np.square(gram).sum()
+    return float(np.clip(np.trace(gram) ** 2 / total, 1.0, rows.shape[1])) if total > 0 else 1.0
 
 
 def gram(matrix: Tensor) -> Tensor:

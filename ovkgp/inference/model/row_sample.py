@@ -121,6 +121,11 @@ def draw_random_rows(observed: np.ndarray, num_rows: int, random_state=None) -> 
     return np.unique(np.concatenate(chosen))
 
 
+def draw_folds(num_rows: int, num_folds: int, seed: int = 0) -> np.ndarray:
+    """Draw the fold (n,) of each row, of `num_folds` random folds of equal size up to one row, or of n."""
+    return np.random.default_rng(seed).permutation(num_rows) % min(num_folds, num_rows)
+
+
 @dataclass(frozen=True, eq=False)
 class RowSample:
     """Sample of the rows of a table; `a + b` is the sample of both tables, in O(k (d + p))."""

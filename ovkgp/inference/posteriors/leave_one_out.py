@@ -10,7 +10,6 @@ a new row. Rows of one track or station are likewise unknown for a new one, whic
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError, InputError
+from ovkgp.inference.algebra.dense import gaussian_log_density
 from ovkgp.inference.model.observations import Observations
 
 
@@ -53,7 +53,7 @@ class LeaveOneOut(NamedTuple):
             raise FactorizationError("The diagonal of the inverse covariance is not positive. Increase the noise.")
         diagonal = torch.where(observed, diagonal, torch.nan)
         deviation = alpha / diagonal
-        log_density = 0.5 * (diagonal.log() - math.log(2 * math.pi) - alpha * deviation)
+        log_density = gaussian_log_density(alpha * deviation, -diagonal.log())
         return cls(data.Y - deviation, diagonal.rsqrt(), log_density)
 
     stack = classmethod(_stack)
@@ -152,7 +152,7 @@ class LeaveGroupOut(NamedTuple):
         """Compute from B⁻¹ α (k, q), the diagonals of B⁻¹ (k, q) and their log determinants (k,)."""
         observed = ~torch.isnan(Y)
         quadratic = torch.where(observed, alpha * deviation, 0.0).sum(-1)
-        log_density = -0.5 * (quadratic + logdet + observed.sum(-1).to(logdet) * math.log(2 * math.pi))
+        log_density = gaussian_log_density(quadratic, logdet, observed.sum(-1).to(logdet))
         std = torch.where(observed, variance, torch.nan).sqrt()
         return cls(Y - deviation, std, log_density, quadratic)
 

@@ -5,7 +5,6 @@ A posterior keeps copies of kernel, mean and noise as they were at conditioning.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from torch import Tensor
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference.algebra.dense import kronecker_in_form, psd_root
+from ovkgp.inference.algebra.dense import gaussian_log_density, kronecker_in_form, psd_root
 from ovkgp.inference.model.mean_noise import Model, OutputMean
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import expand_rows
@@ -297,7 +296,7 @@ class Posterior(ABC):
         gap = torch.where(observed, gap, 0.0).unsqueeze(-1)
         whitened = torch.linalg.solve_triangular(chol, gap, upper=False).squeeze(-1)
         logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return -0.5 * (whitened.square().sum(-1) + logdet + observed.sum(-1) * math.log(2 * math.pi))
+        return gaussian_log_density(whitened.square().sum(-1), logdet, observed.sum(-1))
 
     def whitened_residuals(self) -> Tensor:
         """Compute (K + Σ)^(−½) (y − m) with the symmetric root, between all observed entries.

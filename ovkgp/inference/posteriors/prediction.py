@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ovkgp.checks import check_one_of, check_probability
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.algebra.dense import gaussian_log_density
 
 FORMS = ("none", "diag", "output", "full")
 MAX_HALVINGS = 200  # bisection steps; it ends earlier, when no number lies between the ends of a bracket
@@ -128,7 +129,7 @@ class Prediction:
             NaN where y is NaN.
         """
         gap, variance = self._thresholds(y) - self.mean, self.variance
-        return -(math.log(2 * math.pi) + variance.log() + gap.square() / variance) / 2
+        return gaussian_log_density(gap.square() / variance, variance.log())
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Compute the central interval of each entry.

@@ -22,9 +22,11 @@ from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKerne
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
+from ovkgp.inference.algebra.dense import gaussian_log_density
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations, validate_inputs
+from ovkgp.inference.model.row_sample import draw_folds
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction, normal_cdf
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
@@ -216,7 +218,7 @@ def _fold_density(
     if n > MAX_FOLD_ROWS or n < 2 * NUM_FOLDS:
         return OutputPosterior(problem, y, known, draws).held_out_density()
     density = np.empty(n)
-    fold = np.random.default_rng(0).permutation(n) % NUM_FOLDS
+    fold = draw_folds(n, NUM_FOLDS)
     template = problem.gp
     for index in range(NUM_FOLDS):
         kept, left = fold != index, fold == index
@@ -226,7 +228,7 @@ def _fold_density(
         posterior = OutputPosterior(part, y[kept], own_known, own)
         mean, variance = posterior.moments(torch.from_numpy(problem.X[left]), "diag", noise=known is None)
         variance = variance[0].numpy() + (0.0 if known is None else known[left])
-        density[left] = -0.5 * ((y[left] - mean[0].numpy()) ** 2 / variance + np.log(variance) + math.log(2 * math.pi))
+        density[left] = gaussian_log_density((y[left] - mean[0].numpy()) ** 2 / variance, np.log(variance))
     return density
 
 
@@ -273,7 +275,7 @@ class CoupledCandidate:
             posterior = self.condition(data, raw_state(gp))
             mean, std, _ = posterior.leave_groups_out(data, torch.arange(data.num_rows))
         scores = ((data.Y - mean) / std).numpy()
-        log_density = -0.5 * (scores**2 + math.log(2 * math.pi)) - std.log().numpy()
+        log_density = gaussian_log_density(scores**2, 2 * std.log().numpy())
         return FittedCandidate(self.name, lambda: gp, posterior, log_density, scores, gp.fit_report_)
 
     def condition(self, data: Observations, state: dict[str, Tensor]) -> CoupledPosterior:

@@ -22,6 +22,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from ovkgp.exceptions import FitWarning
+from ovkgp.inference.algebra.dense import gaussian_log_density
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.model.observations import Observations
@@ -209,4 +210,4 @@ def held_out_densities(gp: OperatorValuedGP, data: CurveData) -> tuple[np.ndarra
     """Return log densities (n, g·q) of the entries given all other curves, and standardized residuals, NaN where missing."""
     found = gp.leave_one_out(data.X, data.Y, groups="rows")
     scores = ((data.Y - found.mean) / found.std).numpy()
-    return -0.5 * (scores**2 + math.log(2 * math.pi)) - found.std.log().numpy(), scores
+    return gaussian_log_density(scores**2, 2 * found.std.log().numpy()), scores

@@ -16,8 +16,10 @@ import torch
 from scipy.interpolate import CubicSpline, RBFInterpolator, interp1d
 from torch import Tensor
 
+from ovkgp.inference.algebra.dense import gaussian_log_density
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.row_sample import draw_folds
 from ovkgp.inference.stacking.candidates import default_candidates
 from ovkgp.inference.stacking.curve_candidates import CurveData
 from ovkgp.inference.stacking.stack import StackPosterior, fit_stack
@@ -151,7 +153,7 @@ def fit_components(
     center = (mean.numpy() * scale) @ components
     variance = np.square(std.numpy() * scale) @ components**2 + np.square(residual).sum(0) + white
     standardized = (Y - center) / np.sqrt(variance)
-    log_density = -0.5 * (standardized**2 + np.log(2 * math.pi * variance))
+    log_density = gaussian_log_density(standardized**2, np.log(variance))
     return FittedComponents(posterior, log_density, standardized, fitted.gp.fit_report_)
 
 
@@ -172,7 +174,7 @@ def _truncation_error(Y: np.ndarray, s: np.ndarray, Vt: np.ndarray, d: int) -> t
     curves is white.
     """
     n = len(Y)
-    folds = np.random.default_rng(0).permutation(n) % min(NUM_FOLDS, n)
+    folds = draw_folds(n, NUM_FOLDS)
     truncated, outside = np.zeros_like(Y), np.zeros_like(Y)
     for fold in np.unique(folds) if n > 2 else ():
         held = folds == fold

@@ -6,7 +6,6 @@ a new curve from f, `white_at(tasks)`, the variances of its white noise, and `sa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.inference.algebra.dense import psd_root, safe_cholesky
+from ovkgp.inference.algebra.dense import gaussian_log_density, psd_root, safe_cholesky
 from ovkgp.inference.posteriors.mixture import DrawAllocation
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
 from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction
@@ -164,7 +163,7 @@ class CurveMixture:
         residuals = y[observed] - mean[at]
         root = torch.linalg.solve_triangular(chol, covariance[at][:, :size], upper=False)
         half = torch.linalg.solve_triangular(chol, residuals.unsqueeze(-1), upper=False).squeeze(-1)
-        log_density = -0.5 * (half @ half + len(at) * math.log(2 * math.pi)) - chol.diagonal().log().sum()
+        log_density = gaussian_log_density(half @ half, 2 * chol.diagonal().log().sum(), len(at))
         lowest = white[:size] if noise else torch.zeros_like(variance)
         return mean[:size] + root.mT @ half, torch.maximum(variance - root.square().sum(0), lowest), log_density
 

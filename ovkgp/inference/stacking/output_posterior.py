@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
+from ovkgp.inference.algebra.dense import gaussian_log_density
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.exact import IndependentPosterior, make_prior_features
 from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
@@ -84,7 +85,7 @@ class OutputPosterior(Posterior):
         """Weighted mean of log p(y | θ_s)."""
         quadratic = self.alpha @ torch.from_numpy(self.y)
         logdet = 2 * self.chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        densities = -0.5 * (quadratic + logdet + len(self.y) * np.log(2 * np.pi))
+        densities = gaussian_log_density(quadratic, logdet, len(self.y))
         return float(torch.from_numpy(self.weights) @ densities)
 
     @cached_property
@@ -92,7 +93,7 @@ class OutputPosterior(Posterior):
         """Means, standard deviations and log densities (S, n) of each entry given the others, at each draw."""
         diagonal = torch.from_numpy(np.stack([_inverse_diagonal(chol) for chol in self.chol.numpy()]))
         deviation = self.alpha / diagonal
-        log_density = 0.5 * (diagonal.log() - np.log(2 * np.pi) - self.alpha * deviation)
+        log_density = gaussian_log_density(self.alpha * deviation, -diagonal.log())
         return LeaveOneOut(torch.from_numpy(self.y) - deviation, diagonal.rsqrt(), log_density)
 
     def held_out_density(self) -> np.ndarray:

@@ -19,7 +19,7 @@ import torch
 from scipy.linalg import cholesky, solve_triangular
 from torch import Tensor
 
-from ovkgp.inference.algebra.dense import psd_root
+from ovkgp.inference.algebra.dense import gaussian_log_density, participation_ratio, psd_root
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.posteriors.curves import ScalarFeatures
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
@@ -83,9 +83,7 @@ class SharedProblem(OutputProblem):
 
 def effective_outputs(Y: np.ndarray) -> float:
     """Return (Σ λ)² / Σ λ² of the eigenvalues λ of YᵀY for columns of unit size, between 1 and p."""
-    scaled = Y / np.maximum(np.linalg.norm(Y, axis=0), 1e-300)
-    gram = scaled @ scaled.T
-    return float(np.clip(np.trace(gram) ** 2 / np.square(gram).sum(), 1.0, Y.shape[1]))
+    return participation_ratio(Y / np.maximum(np.linalg.norm(Y, axis=0), 1e-300))
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class SharedPosterior:
         quadratic = np.maximum(np.square(self.root).sum(0), 1e-300)
         logdet = 2 * np.log(self.chol.diagonal()).sum()
         n, p = Y.shape
-        self.log_evidence = float(-0.5 * (p * logdet + n * np.log(2 * math.pi * quadratic).sum() + n * p))
+        self.log_evidence = float(gaussian_log_density(n * p, p * logdet + n * np.log(quadratic).sum(), n * p))
         self.white = MIN_RELATIVE_WHITE * float(quadratic.mean())
 
     def held_out(self, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +121,7 @@ class SharedPosterior:
         diagonal = np.square(inverse).sum(0)[:, None]
         variance = np.square(self.root).sum(0) / diagonal
         scores = self.alpha / diagonal / np.sqrt(np.maximum(variance, 1e-300))
-        return -0.5 * (scores**2 + np.log(2 * math.pi * np.maximum(variance, 1e-300))), scores
+        return gaussian_log_density(scores**2, np.log(np.maximum(variance, 1e-300))), scores
 
     def _inputs(self, X: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Return k(X, X_train) (m, n) and the latent variance (m,) relative to Σ."""
