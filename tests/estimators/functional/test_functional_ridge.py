@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from gpytorch.kernels import RBFKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -65,7 +66,7 @@ def test_functional_ridge_is_the_grid_process(data, quadrature):
 
 
 def test_functional_ridge_solves_the_sylvester_equation_bo_e_12(data):
-    """BO-50: K_T A K_X + λmn A = Y, prediction k_Θ(θ)ᵀ A k_X(x) without a factor 1/m (BO-E-12)."""
+    """BO-50, LT-81: K_T A K_X + λmn A = Y, prediction k_Θ(θ)ᵀ A k_X(x) without a factor 1/m (BO-E-12)."""
     X, grid, Y, Xs, new = data
     KT, KX = gauss(grid[:, None], grid[:, None], 0.3), gauss(X, X, 1.3)
     system = np.kron(KX, KT) + N * M * LAM * np.eye(N * M)
@@ -93,27 +94,81 @@ def test_gaps_are_exact(data, ragged):
 
 
 def test_sampled_eigenfunctions_equal_the_grid_bo_e_13(data):
-    """C-18: all m empirical eigenfunctions, with the denominators ν_iλ_l + nλ of BO-E-13 (LT-E-01), give the estimate on the grid."""
+    """C-18, LT B-07: all m empirical eigenfunctions, with the denominators ν_iλ_l + nλ of BO-E-13, give the estimate on the grid."""
     X, grid, Y, Xs, new = data
     curves = FunctionalData(Y, grid, (0, 1))
     expected = ovkgp.FunctionalRidge(**OUTPUT, **OPTIONS).fit(X, curves).predict(Xs, new)
-    kernel = RBFKernel().double().requires_grad_(False)
-    kernel.lengthscale = 0.3
-    pairs = sampled_eigenpairs(kernel, TaskMeasure(grid), cutoff=1e-15)
+    pairs = sampled_eigenpairs(rbf(0.3), TaskMeasure(grid), cutoff=1e-15)
     model = ovkgp.FunctionalRidge(basis="eigen", **OUTPUT, **OPTIONS).fit(X, curves)
     model._fit_coordinates(X, curves, gram_coordinates(EigenFactor(pairs), np.diag(pairs.values.numpy())), plug_in=True)
     np.testing.assert_allclose(model.predict(Xs, new), expected, atol=1e-6)
     # the closed form itself
-    R, (nu, V) = pairs.coefficients(curves_tensor(Y), TaskMeasure(grid)).numpy(), np.linalg.eigh(gauss(X, X, 1.3))
+    R, (nu, V) = pairs.coefficients(torch.from_numpy(Y), TaskMeasure(grid)).numpy(), np.linalg.eigh(gauss(X, X, 1.3))
     A = V @ ((V.T @ R) / (np.outer(nu, pairs.values) + N * LAM))
-    rows = EigenFactor(pairs)(curves_tensor(new)[:, None]).numpy() * np.sqrt(pairs.values.numpy())
+    rows = EigenFactor(pairs)(torch.from_numpy(new)[:, None]).numpy() * np.sqrt(pairs.values.numpy())
     np.testing.assert_allclose(gauss(Xs, X, 1.3) @ A @ rows.T, expected, atol=1e-6)
 
 
-def curves_tensor(values):
-    import torch
+@pytest.mark.parametrize("count", [3, 8])
+def test_lt_e_01_the_coefficients_of_the_eigenbasis(data, count):
+    """LT-80: α = V [λn/(λn + σ_i λ_j) (VᵀR)_ij] solves (K ⊗ Λ + λn) α = λn R; with the printed 1/(λ + σ_i λ_j) it does not."""
+    X, grid, Y, Xs, new = data
+    pairs, measure = sampled_eigenpairs(rbf(0.3), TaskMeasure(grid), cutoff=1e-15).first(count), TaskMeasure(grid)
+    R, values = pairs.coefficients(torch.from_numpy(Y), measure).numpy(), pairs.values.numpy()
+    sigma, V = np.linalg.eigh(gauss(X, X, 1.3))
+    alpha = V @ (LAM * N / (LAM * N + np.outer(sigma, values)) * (V.T @ R))
+    printed = V @ ((V.T @ R) / (LAM + np.outer(sigma, values)))
+    functions = values[:, None] * pairs.functions(torch.from_numpy(new)).numpy().T
+    model = ovkgp.FunctionalRidge(basis="eigen", **OUTPUT, **OPTIONS).fit(X, FunctionalData(Y, grid, (0, 1)))
+    model._fit_coordinates(X, model._training_curves, gram_coordinates(EigenFactor(pairs), np.diag(values)), True)
+    expected = gauss(Xs, X, 1.3) @ alpha @ functions / (LAM * N)
+    np.testing.assert_allclose(model.predict(Xs, new), expected, atol=1e-8)
+    assert np.abs(gauss(Xs, X, 1.3) @ printed @ functions / (LAM * N) - expected).max() > 0.01
 
-    return torch.from_numpy(values)
+
+def test_truncated_basis_gives_the_ridge_of_the_truncated_kernel(data):
+    """LT B-08: k_X Σ_{j ≤ d} λ_j ψ_j ψ_j, by a dense solve on the grid, where the ψ_j are orthonormal."""
+    X, grid, Y, Xs, new = data
+    pairs = sampled_eigenpairs(rbf(0.3), TaskMeasure(grid), cutoff=1e-15).first(3)
+    model = ovkgp.FunctionalRidge(basis="eigen", **OUTPUT, **OPTIONS).fit(X, FunctionalData(Y, grid, (0, 1)))
+    coordinates = gram_coordinates(EigenFactor(pairs), np.diag(pairs.values.numpy()))
+    model._fit_coordinates(X, model._training_curves, coordinates, True)
+    at_grid, at_new = (EigenFactor(pairs)(torch.from_numpy(points)[:, None]).numpy() for points in (grid, new))
+    C = np.kron(gauss(X, X, 1.3), at_grid @ at_grid.T) + N * M * LAM * np.eye(N * M)
+    cross = np.kron(gauss(Xs, X, 1.3), at_new @ at_grid.T)
+    expected = (cross @ np.linalg.solve(C, Y.ravel())).reshape(len(Xs), -1)
+    np.testing.assert_allclose(model.predict(Xs, new), expected, atol=1e-8)
+
+
+@pytest.fixture
+def representer(data):
+    """Representer coefficients a (n, m), h = Σ_i k(·, x_i) K_T a_i, and the residuals Y − h of the fit."""
+    X, grid, Y, Xs, _ = data
+    model = ovkgp.FunctionalRidge(**OUTPUT, **OPTIONS).fit(X, FunctionalData(Y, grid, (0, 1)))
+    system = np.kron(gauss(X, X, 1.3), gauss(grid[:, None], grid[:, None], 0.3)) + N * M * LAM * np.eye(N * M)
+    return np.linalg.solve(system, Y.ravel()).reshape(N, M), Y - model.predict(X, grid), model.predict(Xs, grid)
+
+
+def test_lt_e_38_dual_and_representer_coefficients_differ_by_the_ridge(representer):
+    """α_dual = λnm α_rep; the dual ones are the residuals Y − h."""
+    a, dual, _ = representer
+    np.testing.assert_allclose(dual, LAM * N * M * a, atol=1e-8)
+    assert np.abs(dual - a).max() > 0.1
+
+
+def test_lt_e_39_another_output_matrix_with_the_same_function(data, representer):
+    """LT B-30: rows α ↦ α A₁ A₂⁻¹, not α A₂⁻¹ A₁."""
+    (X, grid, _, Xs, _), (a, _, predicted) = data, representer
+    root = np.random.default_rng(1).standard_normal((M, M))
+    cross, A1, A2 = gauss(Xs, X, 1.3), gauss(grid[:, None], grid[:, None], 0.3), root @ root.T + 0.5 * np.eye(M)
+    np.testing.assert_allclose(cross @ (a @ A1 @ np.linalg.inv(A2)) @ A2, predicted, atol=1e-8)
+    assert np.abs(cross @ (a @ np.linalg.inv(A2) @ A1) @ A2 - predicted).max() > 1e-2
+
+
+def rbf(lengthscale):
+    kernel = RBFKernel().double().requires_grad_(False)
+    kernel.lengthscale = lengthscale
+    return kernel
 
 
 def test_eigenfunctions_approximate_the_grid(data):

@@ -6,16 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from loss_cases import normal
 from task_cases import LOSSES, NAMES, M, N, case, dense_gram, dense_values, loss_on, own_nodes
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.functional.eigenfunctions import laplace_eigenpairs
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.dual import lipschitz_constant, solve_dual
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
-from ovkgp.losses import CurveHuber, CurveInsensitive, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
+from ovkgp.losses import Coordinates, CurveHuber, CurveInsensitive, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 
 OBSERVED = normal(N, M, seed=4) > -0.5
 
@@ -283,3 +286,27 @@ def test_lt_62_gap_closes_for_norms_of_other_orders(make, p):
     torch.testing.assert_close(problem.values(dual.weights), problem.values(primal.weights), atol=2e-3, rtol=0)
     slopes = -problem.loss.derivative(problem.values(dual.weights), problem.targets)
     torch.testing.assert_close(slopes, dual.dual, atol=1e-3, rtol=0)
+
+
+def test_bo_58_dual_functions_stay_in_a_stable_span_of_the_curves():
+    """FKR-HUB with exact eigenfunctions: if span{y_i} is stable under T, α = Ω Y with n² scalars Ω, for the Huber loss of norms (p = 2)."""
+    rng, pairs, num_rows = np.random.default_rng(0), laplace_eigenpairs(8), 10
+    X, measure = torch.from_numpy(rng.uniform(0, 3, (num_rows, 1))), gauss_legendre(14)
+    Y = torch.sin(X + 3 * measure.nodes) + 0.1 * torch.from_numpy(rng.standard_normal((num_rows, 14)))
+    R = pairs.coefficients(Y, measure)
+    R[:, [0, 3, 4, 6, 7]] = 0.0  # the span of three eigenfunctions
+    rows = KernelFactor(RBFKernel().double().requires_grad_(False), X, cutoff=0.0).anchor_rows
+    tasks = torch.diag(pairs.values.sqrt())
+    problem = TaskProblem(rows, tasks, R, CurveHuber(0.04, 2, Coordinates(8)), 2e-3)
+    found = solve_dual(problem, tolerance=1e-10)
+    assert found.gap <= 1e-6 * found.objective
+    omega = torch.linalg.lstsq(R.T, found.dual.T).solution.T  # (n, n)
+    torch.testing.assert_close(omega @ R, found.dual, atol=1e-10, rtol=0)
+    residuals = R - problem.values(found.weights)
+    sizes = residuals.norm(dim=1, keepdim=True)
+    assert 0 < int((sizes > 0.04).sum()) < num_rows
+    torch.testing.assert_close(found.dual, residuals * (0.04 / sizes).clamp_max(1.0), atol=1e-4, rtol=0)
+    # a curve outside the span adds its own direction
+    R[0, 0] = 0.5
+    other = solve_dual(replace(problem, targets=R), tolerance=1e-10)
+    assert other.dual[:, 0].abs().max() > 1e-3
