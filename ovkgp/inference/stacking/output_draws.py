@@ -30,12 +30,8 @@ from ovkgp.inference.training.initialization import initialize, load_raw_state
 from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point
 from ovkgp.inference.training.newton import refine_mode
 from ovkgp.inference.training.numpy_density import NumpyDensity, SingleOutputEvidence
-from ovkgp.inference.training.numpy_values import (
-    KnownMean,
-    NumpyVector,
-    make_kernel_node,
-    make_noise_node,
-)
+from ovkgp.inference.training.numpy_outputs import KnownMean, make_noise_node
+from ovkgp.inference.training.numpy_values import NumpyVector, make_kernel_node
 from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
 
 MAX_ITERATIONS = 150

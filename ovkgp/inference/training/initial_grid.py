@@ -20,7 +20,6 @@ from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.initialization import (
     RELATIVE_DEVIATION,
     RELATIVE_NOISE,
-    ROLES,
     Initialization,
     latent_values,
     load_raw_state,
@@ -28,6 +27,7 @@ from ovkgp.inference.training.initialization import (
     raw_state,
 )
 from ovkgp.inference.training.kernel_parameters import KernelParameter, Units, kernel_parameters
+from ovkgp.inference.training.roles import ROLES
 
 NUM_LENGTHSCALES, NUM_TASK_LENGTHSCALES = 6, 3
 MAX_RELATIVE_LENGTHSCALE = 3.0  # largest lengthscale, in units of √d

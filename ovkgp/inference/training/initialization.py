@@ -1,28 +1,17 @@
 """Initial values, bounds, scales and priors of the hyperparameters of a model, from its data.
 
-The role of a parameter of a kernel gives its initial value, bounds and prior in the units of `kernel_parameters`. With columns
-of scales s_j (of root mean square s) and outputs of variance v, the default priors (`PriorSettings`) are
-
-    lengthscale   LogNormal(0.35 + ½ log d + log s_j, 0.8)      period       LogNormal(log 2 s_j, 1)
-    variance      LogNormal(log v, 1)                           loadings     Normal(0, √v_a)
-    diagonal      LogNormal(log v_a − 1, 1.5)                   full matrix  LogNormal(log v_a, 1) variances, LKJ(2)
-    slope         LogNormal(log v/‖x‖², 3)                      noise        LogNormal(log 0.1 v_a, 1.5)
-
-They are normal in the logarithm, and training maximizes that density of the logarithm.
+Those of kernels are in `roles`, by the role of the parameter; mean, noise and likelihood follow here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
-from gpytorch.kernels import IndexKernel, Kernel
+from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, LinearMean
 from gpytorch.module import Module
-from gpytorch.priors import Prior
 from torch import Tensor
 
 from ovkgp.features import ORFF
@@ -30,47 +19,40 @@ from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.model.mean_noise import DEFAULT_NOISE, OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds
-from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
+from ovkgp.inference.training.covariance_prior import CovariancePrior
 from ovkgp.inference.training.kernel_parameters import (
     DEFAULT_PRIORS,
-    MIN_RELATIVE_VARIANCE,
     KernelParameter,
     PriorSettings,
     Units,
-    column_distances,
     kernel_parameters,
     output_covariance,
-    row_distances,
     score_parameters,
-    units_of_lengthscale,
 )
 from ovkgp.inference.training.priors import (
     PriorRegistry,
-    find_parameter,
     get_variances,
     log_normal,
     normal,
     parameters_with_given_prior,
     set_variances,
-    uniform,
 )
-from ovkgp.kernels import FreeMatrix, FullMatrix, OutputMatrix
+from ovkgp.inference.training.roles import (
+    LKJ_CONCENTRATION,
+    ROLES,
+    initialize_cholesky,
+    initialize_kernel,
+    register_kernel_priors,
+    register_remaining_priors,
+    set_parameter,
+)
+from ovkgp.kernels import FreeMatrix, FullMatrix
 from ovkgp.kernels.outputs.matrices import make_initial_loadings
 
 RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
 RELATIVE_DEVIATION = 0.1  # initial variance of the deviations of single curves, likewise
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
-RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
-RELATIVE_VARIANCE_BOUNDS = (1e-8, 1e4)  # relative to the variance of the outputs
-LOADINGS_FRACTION = 0.9
-"""Fraction of a principal component's variance that goes to the loadings; the rest goes to the diagonal."""
-DEFAULT_LOG_STD = 1.5  # standard deviation of the logarithm of any other positive parameter, around its present value
-LKJ_CONCENTRATION = 2.0
-"""Concentration of the LKJ distribution of correlations; values above 1 favor small correlations."""
-
-Range = tuple[Tensor, Tensor, Tensor]
-"""Initial value, lower and upper bound of a parameter."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +141,7 @@ def _initialize_curve_noise(noise: CurveNoise, variances: Tensor, residual_varia
     if noise.channel_matrix is None:
         return bounds | initialize_kernel(noise.deviation, units)
     bounds |= initialize_kernel(noise.deviation, units.as_scalar())
-    return bounds | _initialize_cholesky(noise.channel_matrix, torch.diag(RELATIVE_DEVIATION * residual))
+    return bounds | initialize_cholesky(noise.channel_matrix, torch.diag(RELATIVE_DEVIATION * residual))
 
 
 def _initialize_kernel(kernel: Kernel, X: Tensor, covariance: Tensor, of_residuals: Tensor) -> dict[int, Bounds]:
@@ -266,7 +248,7 @@ def _convert_to_units(parameter: KernelParameter, defaults: set[int]) -> set[int
         return {id(module.log_scale)}
     if isinstance(module, FreeMatrix) and id(module.loadings) in defaults and id(module.raw_diagonal) in defaults:
         module.loadings *= units.deviations.unsqueeze(-1).to(module.loadings)
-        _set_parameter(module, "diagonal", units.covariance.diagonal() * module.diagonal, *2 * (torch.ones(()),))
+        set_parameter(module, "diagonal", units.covariance.diagonal() * module.diagonal, *2 * (torch.ones(()),))
         return {id(module.loadings), id(module.raw_diagonal)}
     raw = getattr(module, f"raw_{parameter.name}", None)
     if parameter.role not in ROLES or id(raw) not in defaults:
@@ -275,7 +257,7 @@ def _convert_to_units(parameter: KernelParameter, defaults: set[int]) -> set[int
     standard = replace(units, X=None, covariance=torch.ones(1, 1, dtype=torch.float64))
     unit = (prior(parameter).loc - prior(replace(parameter, units=standard)).loc).exp()
     value = module.constraint_for_parameter_name(f"raw_{parameter.name}").transform(raw)
-    _set_parameter(module, parameter.name, unit.to(value) * value, *2 * (torch.ones(()),))
+    set_parameter(module, parameter.name, unit.to(value) * value, *2 * (torch.ones(()),))
     return {id(raw)}
 
 
@@ -323,9 +305,9 @@ def register_data_priors(gp, X, Y) -> None:
     data = gp.observe(X, Y).double()
     center, covariance = _latent_moments(gp, data.Y)
     units, registry = Units.of(data.X, covariance), PriorRegistry(gp)
-    _register_kernel_priors(kernel_parameters(gp.kernel, units), registry)
+    register_kernel_priors(kernel_parameters(gp.kernel, units), registry)
     if isinstance(gp.features, ORFF):
-        _register_kernel_priors(score_parameters(gp.features, units), registry)
+        register_kernel_priors(score_parameters(gp.features, units), registry)
     _register_mean_priors(gp.mean, center, units, registry)
     if isinstance(noise := getattr(gp, "noise_model", None), OutputNoise):
         _add_noise_prior(noise, units.deviations, units.priors.noise, registry)
@@ -333,7 +315,7 @@ def register_data_priors(gp, X, Y) -> None:
         _add_curve_noise_prior(noise, units.deviations, units.priors, registry)
     for part in gp.children():  # whatever else is trained, such as a custom feature map
         if isinstance(part, Module) and part is not getattr(gp, "likelihood", None):
-            _register_remaining_priors(part, registry)
+            register_remaining_priors(part, registry)
 
 
 def register_default_priors(
@@ -346,7 +328,7 @@ def register_default_priors(
     times ℓ².
     """
     units = Units.standard(num_dims, priors) if units is None else replace(units, priors=priors)
-    _register_kernel_priors(kernel_parameters(kernel, units), PriorRegistry(kernel))
+    register_kernel_priors(kernel_parameters(kernel, units), PriorRegistry(kernel))
 
 
 def register_noise_prior(
@@ -403,7 +385,7 @@ def _add_curve_noise_prior(
     if noise.channel_matrix is not None:
         matrix_prior = CovariancePrior(priors.deviation[0] + 2 * scale.log(), priors.deviation[1], LKJ_CONCENTRATION)
         registry.add_covariance(noise.channel_matrix, matrix_prior)
-    _register_kernel_priors(kernel_parameters(noise.deviation, units), registry)
+    register_kernel_priors(kernel_parameters(noise.deviation, units), registry)
 
 
 def _register_mean_priors(mean, center: Tensor, units: Units, registry: PriorRegistry) -> None:
@@ -424,235 +406,4 @@ def _register_mean_priors(mean, center: Tensor, units: Units, registry: PriorReg
         registry.add(inner, "weights", normal(0.0, joint_std / units.column_scales.unsqueeze(-1)))
         if inner.bias is not None:
             registry.add(inner, "bias", normal(joint_center, joint_std * constant_std[0] / std[0]))
-    _register_remaining_priors(mean, registry, units.variance.sqrt())
-
-
-@torch.no_grad()
-def initialize_kernel(kernel: Kernel, units: Units) -> dict[int, Bounds]:
-    """Set the trained hyperparameters of a kernel and return their bounds by identity."""
-    bounds = {}
-    for parameter in kernel_parameters(kernel, units):
-        if parameter.role == "output_matrix" and parameter.initial is not None:
-            set_matrix = _initialize_cholesky if isinstance(parameter.module, FullMatrix) else _initialize_loadings
-            bounds |= set_matrix(parameter.module, parameter.initial())
-        elif parameter.role in ROLES and ROLES[parameter.role].initial is not None and parameter.units.sets_values:
-            bounds |= _set_parameter(parameter.module, parameter.name, *ROLES[parameter.role].initial(parameter))
-    return bounds
-
-
-def _register_kernel_priors(parameters: Iterator[KernelParameter], registry: PriorRegistry) -> None:
-    """Register priors on the trained hyperparameters of a kernel that have none."""
-    for parameter in list(parameters):  # priors are modules, and join the others
-        module, name, role = parameter.module, parameter.name, parameter.role
-        if role == "output_matrix":
-            _register_matrix_priors(module, parameter.units, registry)
-        elif role == "score":  # learned frequencies are computed from standard normal scores
-            registry.add(module, name, normal(0.0, 1.0))
-        elif role == "other":
-            _register_remaining_priors(module, registry, parameter.units.parameter_unit)
-        else:
-            registry.add(module, f"raw_{name}", ROLES[role].prior(parameter))
-
-
-class Role(NamedTuple):
-    """Prior of a parameter and, if it is initialized from the data, its initial value and bounds."""
-
-    prior: Callable[[KernelParameter], Prior]
-    initial: Callable[[KernelParameter], Range] | None = None
-
-
-def _find_lengthscale_range(parameter: KernelParameter) -> Range:
-    """Return the median distance times √d, per column if there are several entries, and its bounds."""
-    X = parameter.units.rows
-    is_ard = getattr(parameter.module, f"raw_{parameter.name}").shape[-1] > 1
-    distances = (column_distances if is_ard else row_distances)(X)
-    factor = X.shape[1] ** 0.5 if is_ard else 1.0
-    median = factor * parameter.units.lengthscale_factor * distances.median
-    low = RELATIVE_LENGTHSCALE_BOUNDS[0] * torch.minimum(distances.small, median)
-    return median, low, RELATIVE_LENGTHSCALE_BOUNDS[1] * factor * distances.median
-
-
-def _find_curve_lengthscale_range(parameter: KernelParameter) -> Range:
-    # the kernel averages over grid points and compares the curves at one of them at a time
-    units, num_points = parameter.units, max(1, parameter.units.rows.shape[1] // parameter.module.num_channels)
-    units = replace(units, lengthscale_factor=units.lengthscale_factor / num_points**0.5)
-    return _find_lengthscale_range(replace(parameter, units=units))
-
-
-def _find_variance_range(parameter: KernelParameter) -> Range:
-    value = parameter.units.initial_variance if parameter.initial is None else parameter.initial()
-    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
-
-
-def _find_slope_variance_range(parameter: KernelParameter) -> Range:
-    size = parameter.units.rows.square().sum(-1).mean()
-    value = parameter.units.initial_variance / (size if size > 0 else 1.0)
-    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
-
-
-def _lengthscale_location(units: Units, per_column: bool = False) -> Tensor:
-    """Return loc + ½ log d + log s, with the scale of each column (d,) or their root mean square."""
-    scales = units.column_scales if per_column else units.column_scales.square().mean().sqrt()
-    return units.priors.lengthscale[0] + math.log(units.num_dims) / 2 + scales.log()
-
-
-def _lengthscale_prior(parameter: KernelParameter) -> Prior:
-    units = units_of_lengthscale(parameter.module, parameter.units)
-    loc = _lengthscale_location(units, per_column=parameter.module.raw_lengthscale.shape[-1] > 1)
-    return log_normal(loc, units.priors.lengthscale[1])
-
-
-def _curve_lengthscale_prior(parameter: KernelParameter) -> Prior:
-    # curves are compared at one grid point at a time: one column per channel, with the joint scale
-    units, (loc, scale) = parameter.units, parameter.units.priors.lengthscale
-    loc += math.log(parameter.module.num_channels) / 2
-    return log_normal(loc + units.column_scales.square().mean().log() / 2, scale)
-
-
-def _period_prior(parameter: KernelParameter) -> Prior:
-    units, size = parameter.units, getattr(parameter.module, f"raw_{parameter.name}").shape[-1]
-    scales = units.column_scales if size == units.num_dims else units.typical_distance
-    return log_normal(units.priors.period[0] + scales.log(), units.priors.period[1])
-
-
-def _variance_prior(parameter: KernelParameter) -> Prior:
-    units, (loc, scale) = parameter.units, parameter.units.priors.variance
-    loc = units.variance.log() + loc
-    if units.is_derivative_variance:  # log(v ℓ²) = log v + 2 log ℓ, the two independent
-        loc, scale = loc + 2 * _lengthscale_location(units), math.hypot(scale, 2 * units.priors.lengthscale[1])
-    return log_normal(loc, scale)
-
-
-def _slope_variance_prior(parameter: KernelParameter) -> Prior:
-    units, (loc, scale) = parameter.units, parameter.units.priors.slope_variance
-    return log_normal(loc + units.variance.log() - _positive(units.mean_squared_norm).log(), scale)
-
-
-def _mixture_weight_prior(parameter: KernelParameter) -> Prior:
-    # GPyTorch multiplies the mixtures of the columns: the variance is (Σ weights)^d
-    kernel = parameter.module
-    loc = parameter.units.variance.log() / kernel.raw_mixture_means.shape[-1] - math.log(kernel.num_mixtures)
-    return log_normal(loc, parameter.units.priors.variance[1])
-
-
-def _mixture_scale_prior(parameter: KernelParameter) -> Prior:
-    # a width σ is the lengthscale 1/(2πσ)
-    loc = -_lengthscale_location(parameter.units, per_column=True) - math.log(2 * math.pi)
-    return log_normal(loc, parameter.units.priors.lengthscale[1])
-
-
-def _mixture_mean_prior(parameter: KernelParameter) -> Prior:
-    loc, scale = parameter.units.priors.period
-    return log_normal(-loc - parameter.units.column_scales.log(), scale)
-
-
-ROLES = {
-    "lengthscale": Role(_lengthscale_prior, _find_lengthscale_range),
-    "relative_lengthscale": Role(lambda p: _lengthscale_prior(replace(p, units=replace(p.units, X=None)))),
-    "curve_lengthscale": Role(_curve_lengthscale_prior, _find_curve_lengthscale_range),
-    "period": Role(_period_prior, _find_lengthscale_range),
-    "variance": Role(_variance_prior, _find_variance_range),
-    "slope_variance": Role(_slope_variance_prior, _find_slope_variance_range),
-    "shape": Role(lambda p: log_normal(*p.units.priors.shape)),
-    "offset": Role(lambda p: log_normal(_positive(p.units.mean_squared_norm).log(), DEFAULT_LOG_STD)),
-    "mixture_weight": Role(_mixture_weight_prior),
-    "mixture_scale": Role(_mixture_scale_prior),
-    "mixture_mean": Role(_mixture_mean_prior),
-}
-"""Roles of the parameters of scalar kernels by name. The lengthscale of a periodic kernel is relative: it has no unit.
-All other parameters get a prior around their present value."""
-
-
-def _set_parameter(module: Module, name: str, value: Tensor, low: Tensor, high: Tensor) -> dict[int, tuple]:
-    """Set the constrained value of `raw_<name>` as close to `value` as its constraint allows, if it is trained.
-
-    Returns its bounds by identity, or nothing if the constraint is tighter.
-    """
-    raw, constraint = getattr(module, f"raw_{name}"), module.constraint_for_parameter_name(f"raw_{name}")
-    if not raw.requires_grad:
-        return {}
-    lower, upper = (end.to("cpu", torch.float64) for end in constraint)
-    size = torch.where(torch.isfinite(lower), lower, upper).abs()
-    margin = 1e-3 * torch.where(torch.isfinite(upper - lower), upper - lower, size)
-    value = torch.clamp(value, lower + margin, upper - margin)
-    raw.copy_(constraint.inverse_transform(value.to(raw)).expand_as(raw))
-    return {id(raw): (low, high)} if bool((low < upper).all() and (high > lower).all()) else {}
-
-
-def _loading_names(module: FreeMatrix | IndexKernel) -> tuple[str, str]:
-    return ("loadings", "diagonal") if isinstance(module, FreeMatrix) else ("covar_factor", "var")
-
-
-def _initialize_loadings(module: FreeMatrix | IndexKernel, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    """Set W Wᵀ + diag(v) ≈ covariance, with W the leading principal components of the correlations.
-
-    Correlations rather than covariances keep outputs in small units; W gets `LOADINGS_FRACTION` of their variance.
-    """
-    name, diagonal = _loading_names(module)
-    loadings, variances = getattr(module, name), covariance.diagonal()
-    deviations, rank = variances.sqrt(), loadings.shape[-1]
-    values, vectors = torch.linalg.eigh(covariance / torch.outer(deviations, deviations))
-    values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
-    # a column of zeros has no gradient and would stay zero
-    scales = (LOADINGS_FRACTION * values.clamp_min(MIN_RELATIVE_VARIANCE)).sqrt()
-    found = vectors * scales * _signs_of_largest(vectors)
-    if loadings.requires_grad:
-        loadings.copy_((deviations.unsqueeze(-1) * found).to(loadings).expand_as(loadings))
-    rest = variances * (1 - found.square().sum(-1)).clamp_min(MIN_RELATIVE_VARIANCE)
-    return _set_parameter(module, diagonal, rest, *(end * variances for end in RELATIVE_VARIANCE_BOUNDS))
-
-
-def _initialize_cholesky(module: FullMatrix, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    """Set L Lᵀ = covariance with correlations shrunk by `LOADINGS_FRACTION`, since estimates may be singular."""
-    if not (module.log_scale.requires_grad and module.lower.requires_grad):
-        return {}
-    variances = covariance.diagonal()
-    shrunk = LOADINGS_FRACTION * covariance + (1 - LOADINGS_FRACTION) * torch.diag(variances)
-    set_chol(module, torch.linalg.cholesky(shrunk))
-    return {id(module.log_scale): tuple(0.5 * (end * variances).log() for end in RELATIVE_VARIANCE_BOUNDS)}
-
-
-def _signs_of_largest(vectors: Tensor) -> Tensor:
-    """Return signs that make the largest entry of each column positive."""
-    largest = vectors.abs().argmax(0, keepdim=True)
-    return torch.where(vectors.gather(0, largest) < 0, -1.0, 1.0)
-
-
-def _register_matrix_priors(module: OutputMatrix | IndexKernel, units: Units, registry: PriorRegistry) -> None:
-    log_variances, priors = 2 * units.deviations.log(), units.priors
-    if isinstance(module, FullMatrix):
-        prior = CovariancePrior(log_variances + priors.variance[0], priors.variance[1], LKJ_CONCENTRATION)
-        registry.add_covariance(module, prior)
-    elif isinstance(module, (FreeMatrix, IndexKernel)):
-        loadings, diagonal = _loading_names(module)
-        registry.add(module, loadings, normal(0.0, units.deviations.unsqueeze(-1)))
-        registry.add(module, f"raw_{diagonal}", log_normal(log_variances + priors.diagonal[0], priors.diagonal[1]))
-    _register_remaining_priors(module, registry)
-
-
-def _register_remaining_priors(module: Module, registry: PriorRegistry, unit: Tensor | float = 1.0) -> None:
-    """Register priors on all other parameters below a module, except those inside kernels and output matrices.
-
-    Around the present value they are log-normal of width `DEFAULT_LOG_STD` for positive parameters, uniform on bounded
-    intervals, and normal of width max(|value|, unit) otherwise.
-    """
-    for path, parameter in list(module.named_parameters()):  # priors are modules, and join the others
-        owners = [module.get_submodule(path[:dot]) for dot, letter in enumerate(path) if letter == "."]
-        if not registry.needs_prior(parameter) or any(isinstance(owner, (Kernel, OutputMatrix)) for owner in owners):
-            continue
-        registry.add(module, path, _prior_around_value(module, path, unit))
-
-
-def _prior_around_value(module: Module, path: str, unit: Tensor | float) -> Prior:
-    parameter, constraint = find_parameter(module, path)
-    with torch.no_grad():
-        value = (parameter if constraint is None else constraint.transform(parameter)).to("cpu", torch.float64)
-    ends = (-math.inf, math.inf) if constraint is None else (constraint.lower_bound.min(), constraint.upper_bound.max())
-    low, high = map(float, ends)
-    if math.isfinite(low) and math.isfinite(high):
-        return uniform(low, high)
-    return log_normal(value.log(), DEFAULT_LOG_STD) if low >= 0 else normal(value, value.abs().clamp_min(float(unit)))
-
-
-def _positive(value: Tensor) -> Tensor:
-    return torch.where(value > 0, value, 1.0)
+    register_remaining_priors(mean, registry, units.variance.sqrt())

@@ -24,20 +24,18 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.selection import select_strategy
-from ovkgp.inference.training.numpy_values import (
+from ovkgp.inference.training.numpy_outputs import (
     BasisMean,
     CholeskyOutputs,
     KnownMean,
-    NoAnalyticForm,
-    NumpyVector,
     Variances,
-    make_kernel_node,
     make_mean_node,
     make_noise_node,
     make_output_factor_node,
     make_separable_nodes,
     mean_references,
 )
+from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector, make_kernel_node
 from ovkgp.inference.training.priors import make_prior_terms
 from ovkgp.kernels import IndependentKernel, is_operator_valued
 

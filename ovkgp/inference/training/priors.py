@@ -23,7 +23,8 @@ from torch.nn.functional import logsigmoid, softplus
 
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.training.covariance_prior import CovariancePrior, get_chol, register_covariance_prior
-from ovkgp.inference.training.numpy_values import CholeskyOutputs, NoAnalyticForm, NumpyVector
+from ovkgp.inference.training.numpy_outputs import CholeskyOutputs
+from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 
 LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 

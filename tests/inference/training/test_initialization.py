@@ -1,4 +1,4 @@
-"""Tests of the priors in `ovkgp.inference.training.initialization`."""
+"""Tests of the priors in `ovkgp.inference.training.initialization` and `roles`."""
 
 import math
 import pickle

@@ -22,9 +22,10 @@ from gpytorch.kernels import (
 
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.training.initialization import initialize, initialize_kernel
+from ovkgp.inference.training.initialization import initialize
 from ovkgp.inference.training.kernel_parameters import Units, column_distances, output_covariance, row_distances
 from ovkgp.inference.training.maximize import maximize
+from ovkgp.inference.training.roles import initialize_kernel
 from ovkgp.kernels import (
     CurlFreeKernel,
     CyclicGroup,

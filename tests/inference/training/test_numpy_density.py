@@ -37,15 +37,8 @@ from ovkgp.inference.training.numpy_density import (
     _solve_with_eigh,
     solve_and_invert,
 )
-from ovkgp.inference.training.numpy_values import (
-    BasisMean,
-    CholeskyOutputs,
-    FreeOutputs,
-    Radial,
-    Reference,
-    ScaledKernel,
-    Variances,
-)
+from ovkgp.inference.training.numpy_outputs import BasisMean, CholeskyOutputs, FreeOutputs, Variances
+from ovkgp.inference.training.numpy_values import Radial, Reference, ScaledKernel
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,
