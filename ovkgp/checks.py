@@ -73,6 +73,13 @@ def wrong_type(name: str, expected: str, value) -> InputError:
     return InputError(f"{name} must be {expected}, got {type(value).__name__}.")
 
 
+def check_type(name: str, value, kind: type, expected: str):
+    """Return a value of the given class; raise `InputError` for others."""
+    if not isinstance(value, kind):
+        raise wrong_type(name, expected, value)
+    return value
+
+
 def as_numbers(values, name: str) -> np.ndarray:
     """Return values as an array of float64; raise InputError unless they are numbers, which dates and durations are not."""
     try:

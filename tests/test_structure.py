@@ -1,6 +1,7 @@
 """Limits on the layout of the package, by `tools/structure.py`."""
 
 import importlib.util
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -32,6 +33,27 @@ def test_package_has_few_modules_with_one_importer(structure):
 def test_package_has_no_import_cycles(structure):
     modules = structure.find_modules()
     assert structure.find_cycles(modules, structure.build_graph(modules)) == []
+
+
+LONG_MODULES = {"ovkgp.estimators.regression.gp_regressor": 636}  # lines of the modules above the limit
+
+
+def test_modules_are_short(structure):
+    lines = {
+        name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in structure.find_modules().items()
+    }
+    assert {name: count for name, count in lines.items() if count > LONG_MODULES.get(name, 600)} == {}
+
+
+def test_upper_layers_rarely_test_types(structure):
+    """Commands, plots, criticism and recipes use the protocol `Estimator`, and test types of other values only."""
+    folders = [structure.PACKAGE / name for name in ("cli", "plotting", "criticism", "recipes")]
+    lines = [
+        line for folder in folders for path in folder.rglob("*.py") for line in path.read_text("utf-8").splitlines()
+    ]
+    found = [line for line in lines if re.search("isinstance|hasattr|__name__", line)]
+    assert len(found) <= 25
+    assert not [line for line in found if re.search(r"(isinstance|hasattr|type)\((estimator|model)\b", line)]
 
 
 def test_graph_follows_reexported_names(structure):

@@ -66,17 +66,16 @@ def parse_grid(text: str) -> np.ndarray:
     try:
         if len(parts) == 3:
             first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-            if not 1 <= count <= MAX_GRID_POINTS:
-                raise OptionError(f"--grid must have 1 to {MAX_GRID_POINTS} points, got {count}.")
-            points = np.linspace(first, last, count)
         else:
             points = np.array([float(part) for part in text.split(",")])
-    except ValueError as error:
-        if isinstance(error, OptionError):
-            raise
+    except ValueError:
         raise OptionError(
             f"--grid must be first:last:number such as 0:1:50, comma-separated numbers or an existing file, got {text!r}."
         ) from None
+    if len(parts) == 3:
+        if not 1 <= count <= MAX_GRID_POINTS:
+            raise OptionError(f"--grid must have 1 to {MAX_GRID_POINTS} points, got {count}.")
+        points = np.linspace(first, last, count)
     return check_increasing(points, "--grid")
 
 

@@ -36,7 +36,7 @@ def predict_file(
     `inputs` are as typed (None for the names of the model), `keep` are other columns to copy.
     """
     if not estimator.has_curves:
-        request.reject_options(f"{type(estimator).__name__}, whose outputs are no curves", "grid", "simultaneous")
+        request.reject_options(f"{estimator.class_name}, whose outputs are no curves", "grid", "simultaneous")
     names = resolve_inputs(estimator, inputs, path, separator)
     chunks = TableFile(path, names, None, None, strict, separator, verbose).chunks([k for k in keep if k not in names])
     return write_tables(out, (predict_chunk(estimator, names, chunk, request) for chunk in chunks))
@@ -98,13 +98,13 @@ def read_evaluation_data(
     table = TableFile(path, names, outputs, task, strict, separator, has_grid_row=has_grid_row).expand_patterns(
         [groups]
     )
-    table.check_target(estimator.kind, type(estimator).__name__)
+    table.check_target(estimator.kind, estimator.class_name)
     if groups is not None:
         if task is not None:
             raise OptionError("--groups needs a wide table (one row per input). Remove --task.")
         if not estimator.has_leave_one_out:
             raise OptionError(
-                f"--groups is not supported by {type(estimator).__name__} with these options. Remove --groups and evaluate held-out rows."
+                f"--groups is not supported by {estimator.class_name} with these options. Remove --groups and evaluate held-out rows."
             )
         return table.read_groups(groups)
     X, Y = table.read(estimator.kind)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from ovkgp.checks import check_integer, check_one_of, check_positive
+from ovkgp.checks import check_integer, check_one_of, check_positive, check_type
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional.data import FunctionalData, as_functional_data
 from ovkgp.functional.dictionary import Dictionary
@@ -84,7 +84,7 @@ def plot_curves(
     if (lower is None) != (upper is None):
         raise InputError("lower and upper must be given together.")
     points = data.union_grid.ravel() if grid is None else as_array(grid, "grid").ravel()
-    if isinstance(mean, str):
+    if mean is not None and np.ndim(mean) == 0:
         if mean != "estimate":
             raise OptionError(f'mean must be "estimate", None or an array, got {mean!r}.')
         mean = data.fit_mean()(points)
@@ -180,9 +180,7 @@ def plot_basis(dictionary: Dictionary, indices=None, *, order: int = 0, ax: Axes
     >>> len(plot_basis(Fourier(3), ax=Figure().subplots()).get_lines())
     5
     """
-    if not isinstance(dictionary, Dictionary):
-        raise InputError(f"dictionary must be a Dictionary, got {type(dictionary).__name__}.")
-    if dictionary.num_dims > 2:
+    if check_type("dictionary", dictionary, Dictionary, "a Dictionary").num_dims > 2:
         raise InputError(f"dictionary must be in one or two dimensions, got {dictionary.num_dims}.")
     limit = dictionary.num_functions if dictionary.num_dims == 1 else MAX_PANELS
     chosen = np.arange(dictionary.num_functions)[:limit] if indices is None else np.atleast_1d(np.asarray(indices))

@@ -76,9 +76,8 @@ def compute_output_correlations(estimator) -> np.ndarray:
     with torch.no_grad():
         blocks = [block(kernel, point, point).numpy() for kernel in estimator.output_kernels()]
     if not blocks:
-        name = type(estimator).__name__
         raise OptionError(
-            f"estimator must be a GPRegressor or a ridge regressor with a kernel between outputs, got {name}."
+            f"estimator must be a GPRegressor or a ridge regressor with a kernel between outputs, got {estimator.class_name}."
         )
     return np.mean([_to_correlations(covariance) for covariance in blocks], axis=0)
 

@@ -169,7 +169,7 @@ def check_posterior_regressor(estimator, plot: str) -> None:
     """Check that an estimator predicts distributions of several outputs."""
     if not estimator.has_posterior:
         raise OptionError(
-            f"estimator must be a GPRegressor or a ridge regressor for {plot}, got {type(estimator).__name__}. Use plot_quantiles for an InfiniteQuantileRegressor and write_report for all others."
+            f"estimator must be a GPRegressor or a ridge regressor for {plot}, got {estimator.class_name}. Use plot_quantiles for an InfiniteQuantileRegressor and write_report for all others."
         )
 
 

@@ -112,6 +112,11 @@ class Estimator(SavableMixin, BaseEstimator):
         """Check the options; a subclass adds those of their combinations that are not supported."""
         check_constraints(self.get_params(deep=False), self._parameter_constraints)
 
+    @property
+    def class_name(self) -> str:
+        """Name of the class, for messages."""
+        return type(self).__name__
+
     def training_data(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Return the stored training rows X (n, d) and Y in original units; None if the model stores none.
 
@@ -122,7 +127,7 @@ class Estimator(SavableMixin, BaseEstimator):
     def predictive(self, X) -> PredictiveDistribution:
         """Return the distributions of new observations at X (m, d); raise OptionError if there are none."""
         raise OptionError(
-            f"{type(self).__name__} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
+            f"{self.class_name} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
         )
 
     def leave_one_out_entries(self, X=None, Y=None, groups="rows") -> EntryPredictions:
@@ -130,7 +135,7 @@ class Estimator(SavableMixin, BaseEstimator):
         if not self.has_predictive:
             return self.predictive(X)  # raises
         raise OptionError(
-            f"{type(self).__name__} has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
+            f"{self.class_name} has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
         )
 
     def check_rows(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
@@ -163,7 +168,7 @@ class Estimator(SavableMixin, BaseEstimator):
     def _facts(self) -> dict[str, str | None]:
         """Return the facts of the description by name, None where they do not apply."""
         options = self.get_params(deep=False)
-        own = {"Estimator": type(self).__name__, "Penalty": describe_penalty(self, options)}
+        own = {"Estimator": self.class_name, "Penalty": describe_penalty(self, options)}
         return own | describe_options(options) | {"Training": describe_training(self)}
 
     def _about(self) -> dict[str, Any]:

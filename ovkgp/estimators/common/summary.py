@@ -289,7 +289,7 @@ def describe_candidates(candidates: dict, evidence: str) -> str:
 def summarize_facts(estimator) -> Summary:
     """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line."""
     inputs = estimator.label_units("input", estimator.input_names or range(estimator.n_features_in_))
-    found = {"estimator": type(estimator).__name__, "inputs": ", ".join(inputs)}
+    found = {"estimator": estimator.class_name, "inputs": ", ".join(inputs)}
     for attribute, label in {"output_names_": "outputs", "classes_": "classes"}.items():
         if hasattr(estimator, attribute):
             names = getattr(estimator, attribute)

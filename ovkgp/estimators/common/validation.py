@@ -111,6 +111,11 @@ def as_inputs(estimator, X: np.ndarray) -> np.ndarray | pd.DataFrame:
     return pd.DataFrame(X, columns=names)
 
 
+def select_rows(X, rows: np.ndarray):
+    """Return the rows with these indices (k,) of a table, an array or functional data."""
+    return getattr(X, "iloc", X)[rows]
+
+
 def convert_output_times(estimator, Y, *, reset: bool):
     """Return Y with dates in days since those of the fit, NaN where missing; check its columns, or store them if `reset`."""
     fitted = None if reset else getattr(estimator, "output_times_", None)

@@ -402,7 +402,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         >>> model.predict(X[:3], quantiles=0.8).shape
         (3,)
         """
-        X = self._inputs(X)
+        check_is_fitted(self, "function_")
+        X = self.scaling_.inputs(input_table(self, X, reset=False))
         levels = check_levels(0.5 if quantiles is None else quantiles)
         shifts = self._find_shifts(calibrate)
         found = self.scaling_.mean(compute_curves(self, X, torch.from_numpy(levels), shifts))
@@ -501,10 +502,6 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             self._replicates = fit_replicates(self, self._seed)
         return compute_replicate_std(self, X, levels).numpy()
 
-    def _inputs(self, X) -> Tensor:
-        check_is_fitted(self, "function_")
-        return self.scaling_.inputs(input_table(self, X, reset=False))
-
     def score(self, X, y, sample_weight=None) -> float:
         """Return D² = 1 − pinball loss / pinball loss of the marginal quantiles of y, both summed over levels.
 
@@ -533,7 +530,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         """Return the given levels; if None, those of a finite coupling, or the default."""
         if quantiles is not None:
             return check_levels(quantiles)
-        return np.array(default) if self.coupling == "infinite" else finite_levels(self)
+        return np.array(default) if self.learned_levels is None else self.learned_levels
 
     def _target(self, y, predicted: np.ndarray) -> np.ndarray:
         y = convert_output_times(self, y, reset=False)

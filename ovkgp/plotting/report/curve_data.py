@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ovkgp.estimators.common.validation import as_array, as_inputs, input_table
+from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, select_rows
 from ovkgp.exceptions import InputError
 from ovkgp.functional import FunctionalData
 from ovkgp.functional.quadrature import as_points
@@ -30,9 +30,8 @@ class CurveRows:
 
     def select(self, rows: np.ndarray) -> CurveRows:
         """Return the curves with these indices (k,)."""
-        X = self.X.iloc[rows] if isinstance(self.X, pd.DataFrame) else self.X[rows]
         inputs = None if self.inputs is None else self.inputs[rows]
-        return CurveRows(X, inputs, self.data[rows], self.is_given, self.is_training[rows])
+        return CurveRows(select_rows(self.X, rows), inputs, self.data[rows], self.is_given, self.is_training[rows])
 
 
 @dataclass(frozen=True)
@@ -71,14 +70,12 @@ class CurveEntries:
 def collect_curve_rows(estimator, X=None, Y=None) -> CurveRows | None:
     """Check the given curves, or return those of the fit; None if the model does not store them."""
     if X is None and Y is None:
-        return _get_training_rows(estimator)
+        return get_training_rows(estimator)
     if X is None or Y is None:
         raise InputError("X and Y must be given together or not at all. Pass both, in the form used for fit.")
-    inputs = None
-    if not isinstance(X, FunctionalData):
-        X = check_table(lambda: input_table(estimator, add_column_names(estimator, as_array(X)), reset=False), "X")
-        inputs = np.asarray(X, dtype=np.float64)
-        X = as_inputs(estimator, X)
+    X, inputs = _split_inputs(
+        estimator, X, lambda X: input_table(estimator, add_column_names(estimator, as_array(X)), reset=False)
+    )
     if isinstance(Y, FunctionalData):
         data, observed = Y, np.ones(len(Y), dtype=bool)
     else:
@@ -92,18 +89,26 @@ def collect_curve_rows(estimator, X=None, Y=None) -> CurveRows | None:
     if len(X) != len(observed):
         raise InputError(f"X and Y must have equally many rows, got {len(X)} and {len(observed)}.")
     rows = np.flatnonzero(observed)
-    X = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
-    found = CurveRows(X, None if inputs is None else inputs[rows], data, True, np.zeros(len(rows), dtype=bool))
-    is_training = _find_training_rows(found, _get_training_rows(estimator))
+    found = CurveRows(
+        select_rows(X, rows), None if inputs is None else inputs[rows], data, True, np.zeros(len(rows), dtype=bool)
+    )
+    is_training = _find_training_rows(found, get_training_rows(estimator))
     return CurveRows(found.X, found.inputs, data, True, is_training)
 
 
-def _get_training_rows(estimator) -> CurveRows | None:
+def _split_inputs(estimator, X, convert=np.asarray):
+    """Return inputs as `predict` takes them, and as numbers (n, d), None if they are curves."""
+    if isinstance(X, FunctionalData):
+        return X, None
+    table = check_table(lambda: convert(X), "X")
+    return as_inputs(estimator, table), np.asarray(table, dtype=np.float64)
+
+
+def get_training_rows(estimator) -> CurveRows | None:
+    """Return the curves of the fit; None if the model does not store them."""
     if (stored := estimator.training_curves()) is None:
         return None
-    X, data = stored
-    inputs = None if isinstance(X, FunctionalData) else np.asarray(X, dtype=np.float64)
-    X = X if inputs is None else as_inputs(estimator, X)
+    (X, inputs), data = _split_inputs(estimator, stored[0]), stored[1]
     return CurveRows(X, inputs, data, False, np.ones(len(data), dtype=bool))
 
 

@@ -15,7 +15,7 @@ from ovkgp.plotting.report.calibration import (
     assess_coverage,
     compare_to_level,
 )
-from ovkgp.plotting.report.curve_data import LEVELS, CurveEntries, CurveRows, cover_whole_curves
+from ovkgp.plotting.report.curve_data import LEVELS, CurveEntries, CurveRows, cover_whole_curves, get_training_rows
 from ovkgp.plotting.report.curve_figures import OUTLIER_SCORE, make_coverage_figure
 from ovkgp.plotting.report.evaluation_data import IN_SAMPLE_CAVEAT
 from ovkgp.plotting.report.overview import MAX_COLUMNS, MAX_NAMED_COLUMNS, summarize_columns
@@ -171,9 +171,9 @@ def assess_simultaneous(estimator, rows: CurveRows) -> CoverageAssessment:
 def collect_curve_warnings(estimator, rows: CurveRows | None) -> tuple[str, ...]:
     """Collect warnings about training, few curves, parts of the domain with few values, and given inputs outside of the range."""
     found = [sentence for check in CHECKS for sentence in check(estimator, rows)]
-    if (stored := estimator.training_curves()) is None:
+    if (stored := get_training_rows(estimator)) is None:
         return tuple(found)
-    X, data = stored
+    data = stored.data
     if len(data) < MIN_CURVES:
         found.append(f"The model was fitted to {pluralize(len(data), 'curve')}; its bands depend mostly on the prior.")
     if not data.is_ragged and data.num_dims == 1:
@@ -185,8 +185,8 @@ def collect_curve_warnings(estimator, rows: CurveRows | None) -> tuple[str, ...]
             found.append(
                 f"{pluralize(len(rare), 'point')} ({ends}) were observed in at most {int(counts[rare].max())} curves; predictions there depend on the smoothness of curves."
             )
-    if rows is not None and rows.is_given and rows.inputs is not None and not hasattr(X, "curves"):
-        low, high = np.min(X, 0), np.max(X, 0)
+    if rows is not None and rows.is_given and rows.inputs is not None and stored.inputs is not None:
+        low, high = stored.inputs.min(0), stored.inputs.max(0)
         outside = ((rows.inputs < low) | (rows.inputs > high)).any(1).mean()
         if outside > fit_warnings.MAX_OUTSIDE_FRACTION:
             found.append(

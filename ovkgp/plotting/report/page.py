@@ -154,7 +154,7 @@ def collect_sections(
 def _collect_curve_sections(estimator, X, Y, groups, title, common: dict) -> Report:
     """Collect the sections of a report on curves."""
     if groups is not None:
-        raise OptionError(f"groups is not supported by reports on {type(estimator).__name__}. Pass held-out curves.")
+        raise OptionError(f"groups is not supported by reports on {estimator.class_name}. Pass held-out curves.")
     rows = collect_curve_rows(estimator, X, Y)
     entries = None if rows is None else predict_entries(estimator, rows)
     calibration = assess_curves(estimator, rows, entries)
