@@ -26,8 +26,8 @@ from torch import Tensor
 
 from ovkgp import GPRegressor
 from ovkgp.features import ORFF
+from ovkgp.features.operators import FEATURE_CHUNK_ENTRIES
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.statistics.accumulation import CHUNK_ENTRIES
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 
 # --- the two sides ----------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def adam(model: gpytorch.models.ExactGP, steps: int, goal: float = math.inf) -> 
 def bare_gram(X: Tensor, frequencies: Tensor) -> np.ndarray:
     """Compute the minimum work of a pass: cosines and sines in one buffer, chunk by chunk, and their products."""
     D = len(frequencies)
-    chunk = CHUNK_ENTRIES // (2 * D)
+    chunk = FEATURE_CHUNK_ENTRIES // (2 * D)
     buffer, total = torch.empty(chunk, 2 * D, dtype=torch.float64), np.zeros((2 * D, 2 * D))
     for part in X.split(chunk):
         rows, angles = buffer[: len(part)], part.double() @ frequencies.mT

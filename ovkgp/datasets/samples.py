@@ -21,7 +21,7 @@ from ovkgp.features import ORFF
 INPUTS, TRUTH, FEATURES, NOISE, LABELS, REFERENCE, OUTPUT_MATRIX, COVARIANCE = range(8)
 """Independent random streams of a seed."""
 
-CHUNK_ENTRIES = 2**22  # maximum number of features, rows times columns, in memory at once
+SAMPLE_CHUNK_ENTRIES = 2**22  # maximum number of features, rows times columns, in memory at once
 
 
 class Sample(NamedTuple):
@@ -86,8 +86,8 @@ def check_points(X: ArrayLike, num_dims: int) -> np.ndarray:
 
 
 def combine_features(features: ORFF, weights: Tensor, X: np.ndarray) -> np.ndarray:
-    """Return Φ(X) @ weights, a few rows of X at a time, with O(CHUNK_ENTRIES) memory for the features."""
-    parts = torch.from_numpy(X).split(max(1, CHUNK_ENTRIES // len(weights)))
+    """Return Φ(X) @ weights, a few rows of X at a time, with O(SAMPLE_CHUNK_ENTRIES) memory for the features."""
+    parts = torch.from_numpy(X).split(max(1, SAMPLE_CHUNK_ENTRIES // len(weights)))
     return torch.cat([features(part) @ weights for part in parts]).numpy()
 
 

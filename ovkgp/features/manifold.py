@@ -18,13 +18,11 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError, KernelTypeError, OptionError
 from ovkgp.features.feature_map import FeatureMap
-from ovkgp.features.operators import FeatureOperator
+from ovkgp.features.operators import FEATURE_CHUNK_ENTRIES, FeatureOperator
 from ovkgp.kernels import DecomposableKernel, ManifoldKernel
 from ovkgp.kernels.manifold import combine_rows
 from ovkgp.kernels.module_cache import ModuleCache
 from ovkgp.kernels.penalties import Penalty, multiply_blockwise
-
-CHUNK_ENTRIES = 4_000_000  # approximate number of features of the penalized points in memory at a time (32 MB)
 
 
 class WeightPrior(NamedTuple):
@@ -135,7 +133,7 @@ class ManifoldFeatures(FeatureMap):
         """Return φᵀ M φ (..., M, M), a chunk of points at a time for a sparse M with one row per point."""
         penalty, num_points = self.kernel.penalty, len(X)
         scalar_features = _stack_scalar_features(self.features(X[:1]))
-        size = max(CHUNK_ENTRIES // (scalar_features.shape[-1] * scalar_features.shape[-2]), 1)
+        size = max(FEATURE_CHUNK_ENTRIES // (scalar_features.shape[-1] * scalar_features.shape[-2]), 1)
         if size >= num_points or not penalty.is_sparse or penalty.size != num_points:
             scalar_features = _stack_scalar_features(self.features(X))
             return scalar_features.mT @ (penalty @ scalar_features)
@@ -202,5 +200,5 @@ def _gram_by_columns(Phi: LinearOperator, penalty: Penalty) -> Tensor:
     """Return Φᵀ M Φ (..., r, r) for any Φ and M, some columns of Φ at a time: O(n p r²) and the products with M."""
     rows, r = Phi.shape[-2:]
     eye = torch.eye(r, dtype=Phi.dtype, device=Phi.device).expand(*Phi.batch_shape, r, r)
-    parts = [Phi.mT @ (penalty @ (Phi @ some)) for some in eye.split(max(CHUNK_ENTRIES // rows, 1), -1)]
+    parts = [Phi.mT @ (penalty @ (Phi @ some)) for some in eye.split(max(FEATURE_CHUNK_ENTRIES // rows, 1), -1)]
     return torch.cat(parts, -1)

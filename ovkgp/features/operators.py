@@ -16,6 +16,7 @@ import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 
+FEATURE_CHUNK_ENTRIES = 4_000_000  # approximate number of values of features in one chunk of rows (32 MB)
 MAX_NARROW_COLUMNS = 64
 """Number of columns up to which (yᵀφ)ᵀ is faster than φᵀy; beyond, the second is as fast and contiguous."""
 

@@ -24,13 +24,13 @@ from ovkgp.checks import check_integer, check_one_of, check_positive
 from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, SmoothnessError
 from ovkgp.functional.dictionary import Dictionary
 from ovkgp.functional.factors import Factor
+from ovkgp.functional.operators import EIGENFUNCTION_CUTOFF
 from ovkgp.functional.quadrature import as_domain, gauss_rule, product_rule
 from ovkgp.kernels import LaplaceKernel, lag_jet
 from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.protocol import check_scalar_kernel
 from ovkgp.losses import TaskMeasure
 
-EIGENVALUE_CUTOFF = 1e-10  # eigenvalues below this fraction of the largest are dropped
 PANEL_NODES = 10  # number of Gauss–Legendre nodes per panel of the quadrature of sampled eigenfunctions
 METHODS = ("auto", "exact", "sampled")
 
@@ -248,7 +248,7 @@ class Eigenfunctions(Dictionary):
     def _pairs_of_dictionary(self, dictionary: Dictionary) -> tuple[Eigenpairs, float]:
         if not np.allclose(dictionary.domain, self.domain):
             raise InputError("domain must be that of the dictionary. Omit it.")
-        values, vectors = _decreasing_eigenpairs(torch.from_numpy(dictionary.gram()), EIGENVALUE_CUTOFF)
+        values, vectors = _decreasing_eigenpairs(torch.from_numpy(dictionary.gram()), EIGENFUNCTION_CUTOFF)
         functions = DictionaryFunctions(dictionary, (vectors / values.sqrt()).numpy())
         return Eigenpairs(values, functions), float(values.sum())
 
@@ -273,7 +273,7 @@ class Eigenfunctions(Dictionary):
         kernel = deepcopy(kernel).double()
         with torch.no_grad():
             trace = float(evaluate_kernel(kernel, nodes, diag=True).double() @ weights)
-        return _sample_eigenpairs(kernel, nodes, weights, EIGENVALUE_CUTOFF), trace
+        return _sample_eigenpairs(kernel, nodes, weights, EIGENFUNCTION_CUTOFF), trace
 
     @property
     def num_functions(self) -> int:
@@ -376,7 +376,7 @@ def _laplace_parameters(kernel: Kernel) -> tuple[float, float] | None:
     return kernel.lengthscale.item(), scale
 
 
-def sampled_eigenpairs(kernel: Kernel, measure: TaskMeasure, cutoff: float = EIGENVALUE_CUTOFF) -> Eigenpairs:
+def sampled_eigenpairs(kernel: Kernel, measure: TaskMeasure, cutoff: float = EIGENFUNCTION_CUTOFF) -> Eigenpairs:
     """Compute the eigenpairs of T for μ = Σ_j η_j δ_{θ_j}, the Nyström approximation of any other μ (LT-22).
 
     D^½ K D^½ = U λ Uᵀ with D = diag(η); ψ_j is D^{−½} U_j at the nodes and ψ_j(θ) = (1/λ_j) Σ_l η_l k(θ, θ_l) ψ_j(θ_l)
@@ -437,7 +437,7 @@ def gaussian_eigenpairs(num_pairs: int, lengthscale: float = 1.0, std: float = 1
 
 
 def feature_eigenpairs(
-    frequencies: Tensor, measure: TaskMeasure | None = None, cutoff: float = EIGENVALUE_CUTOFF
+    frequencies: Tensor, measure: TaskMeasure | None = None, cutoff: float = EIGENFUNCTION_CUTOFF
 ) -> Eigenpairs:
     """Compute the eigenpairs of T for the random Fourier features F/√D, F(θ) = (cos ω_iᵀθ, sin ω_iᵀθ) (LT-24, LT-E-16).
 

@@ -20,7 +20,7 @@ from ovkgp.features.feature_map import FeatureMap
 from ovkgp.kernels import lag_jet
 from ovkgp.kernels.evaluation import evaluate_kernel
 
-EIGENVALUE_CUTOFF = 1e-12
+FACTOR_CUTOFF = 1e-12
 """Eigenvalues below this fraction of the largest are dropped, as they are below the precision of float64."""
 LEVEL_TOLERANCE = 1e-7  # levels with a smaller difference are considered equal; float32 rounds at 6e-8
 
@@ -49,7 +49,7 @@ class KernelFactor(Factor):
     change. Eigenvalues below `cutoff` times the largest are dropped. Complexity: O(n³) once, O(k n r) per call.
     """
 
-    def __init__(self, kernel: Kernel, anchors: Tensor, cutoff: float = EIGENVALUE_CUTOFF):
+    def __init__(self, kernel: Kernel, anchors: Tensor, cutoff: float = FACTOR_CUTOFF):
         if not 0 <= cutoff < 1:
             raise OptionError(f"cutoff must be at least 0 and below 1, got {cutoff}.")
         self.kernel, self.anchors = kernel, as_points(anchors)
@@ -132,7 +132,7 @@ class LevelFactor(Factor):
             raise InputError(
                 f"gram must be a finite symmetric matrix of shape ({size}, {size}) for {size} levels, got {tuple(gram.shape)}."
             )
-        self.level_rows = _decompose_gram(gram, EIGENVALUE_CUTOFF)[1]
+        self.level_rows = _decompose_gram(gram, FACTOR_CUTOFF)[1]
 
     def __call__(self, points: Tensor) -> Tensor:
         distance = (as_points(points) - self.levels).abs()
@@ -166,7 +166,7 @@ class DerivativeTaskFactor(Factor):
         # values and slopes have different units, which the cutoff must not depend on
         units = self.gram.diagonal().sqrt()
         scaled = self.gram / units / units[:, None]
-        self.projection = _decompose_gram(scaled, EIGENVALUE_CUTOFF)[0] / units[:, None]
+        self.projection = _decompose_gram(scaled, FACTOR_CUTOFF)[0] / units[:, None]
 
     def __call__(self, points: Tensor) -> Tensor:
         return self._atoms(_check_levels("tasks", points)) @ self.projection
@@ -259,4 +259,4 @@ def mixed_coordinates(tasks: Tensor, measure_weights: Tensor) -> Tensor:
         raise FactorizationError(
             "The task coordinates are zero at all nodes with positive weight. Check the task kernel and the measure."
         )
-    return _decompose_gram(gram, EIGENVALUE_CUTOFF)[0]
+    return _decompose_gram(gram, FACTOR_CUTOFF)[0]

@@ -20,7 +20,7 @@ from ovkgp.functional.quadrature import as_array
 from ovkgp.kernels import components, num_outputs
 from ovkgp.kernels.evaluation import evaluate_kernel
 
-EIGENVALUE_CUTOFF = 1e-10  # eigenvalues below this fraction of the largest are dropped
+EIGENFUNCTION_CUTOFF = 1e-10  # eigenvalues below this fraction of the largest are dropped
 
 
 class VectorEigenpairs(NamedTuple):
@@ -133,6 +133,6 @@ class IntegralOperator:
 def _order(values: np.ndarray, num_pairs: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest eigenvalues, decreasing, and their indices."""
     order = np.argsort(values)[::-1]
-    order = order[values[order] > EIGENVALUE_CUTOFF * values.max()]
+    order = order[values[order] > EIGENFUNCTION_CUTOFF * values.max()]
     order = order if num_pairs is None else order[: check_integer("num_pairs", num_pairs)]
     return values[order], order

@@ -172,6 +172,6 @@ def test_combine_features_equals_one_call(monkeypatch):
         sizes.append(len(part))
         return part
 
-    monkeypatch.setattr(samples, "CHUNK_ENTRIES", 48)  # 16 rows at a time
+    monkeypatch.setattr(samples, "SAMPLE_CHUNK_ENTRIES", 48)  # 16 rows at a time
     np.testing.assert_array_equal(combine_features(features, weights, X), X @ weights.numpy())
     assert sizes == [16, 16, 16, 2]

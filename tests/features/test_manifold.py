@@ -220,7 +220,7 @@ def test_manifold_features_form_no_matrix_of_all_values():
 @pytest.mark.parametrize("penalty", ["laplacian", "full"])
 def test_manifold_features_do_not_depend_on_chunks(name, penalty, monkeypatch):
     whole = matrix(problem(name, penalty)[0], points(4, 1))
-    monkeypatch.setattr(module, "CHUNK_ENTRIES", 100)
+    monkeypatch.setattr(module, "FEATURE_CHUNK_ENTRIES", 100)
     chunked = matrix(problem(name, penalty)[0], points(4, 1))
     np.testing.assert_allclose(chunked @ chunked.T, whole @ whole.T, atol=1e-10)
 
@@ -336,7 +336,7 @@ def test_manifold_features_gradients_do_not_depend_on_row_chunks(monkeypatch):
     Y = points(60, 4)
     gp = OperatorValuedGP(kernel, "zero", 0.05, features=features)
     whole = torch.autograd.grad(gp.log_evidence(X, Y), list(gp.kernel.parameters()))
-    monkeypatch.setattr(accumulation, "CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(accumulation, "FEATURE_CHUNK_ENTRIES", 1)
     monkeypatch.setattr(accumulation, "MIN_CHUNK_ROWS", 25)
     chunked = torch.autograd.grad(gp.log_evidence(X, Y), list(gp.kernel.parameters()))
     for one, other in zip(whole, chunked, strict=True):

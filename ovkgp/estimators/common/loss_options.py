@@ -71,15 +71,15 @@ def _residual_std(problems: list[TaskProblem], fits: list[TaskSolution]) -> floa
         counted = problem.entry_weights > 0
         sizes.append((problem.targets - problem.values(fit.weights)).abs()[counted])
         weights.append(problem.entry_weights[counted])
-    std = NORMAL_MAD * weighted_quantile(torch.cat(sizes).numpy(), torch.cat(weights).numpy(), 0.5)
+    std = NORMAL_MAD * float(weighted_quantiles(torch.cat(sizes).numpy(), torch.cat(weights).numpy(), 0.5))
     return std if std > 0 else 1.0
 
 
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
-    """Return the smallest value whose values up to it have at least the fraction `level` of the weight."""
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels) -> np.ndarray:
+    """Return minimizers of the weighted pinball loss at levels (q,), or at one: the first value whose cumulative weight reaches it."""
     order = np.argsort(values, kind="stable")
-    mass = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(mass, level * mass[-1] * (1 - 1e-12))])
+    fraction = np.cumsum(weights[order]) / weights.sum()
+    return values[order][np.minimum(np.searchsorted(fraction, levels - 1e-12), len(values) - 1)]
 
 
 def fit_constants(loss: str | Loss | CurveLoss, data: WeightedData, levels: np.ndarray) -> np.ndarray:
@@ -90,4 +90,4 @@ def fit_constants(loss: str | Loss | CurveLoss, data: WeightedData, levels: np.n
     levels = levels if type(loss) in QUANTILE_LOSSES else np.full(len(levels), 0.5)
     weights = np.isfinite(data.Y) / (1.0 if data.variances is None else data.variances)
     columns = zip(np.nan_to_num(data.Y).T, weights.T, levels, strict=True)
-    return np.array([weighted_quantile(*column) for column in columns])
+    return np.array([weighted_quantiles(*column) for column in columns])

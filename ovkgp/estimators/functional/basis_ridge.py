@@ -7,7 +7,7 @@ priori with variances t, and are observed with the noise σ² of an orthonormal 
     z_i = diag(t)^{−½} Wᵀ ⟨ψ, y_i⟩ = u(x_i) + ε_i,     ε_i ~ N(0, σ² I),     y(θ) = ψ(θ)ᵀ W diag(t)^{−½} u.
 
 Complete curves are thus a ridge regression `OVKRidge` on z with the output matrix diag(t). Curves with gaps or different points
-are a `CurvePosterior` of u.
+are a `CoordinatePosterior` of u.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from ovkgp.inference.algebra.kronecker import KroneckerSolver
 from ovkgp.inference.posteriors.exact import KroneckerPosterior
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
-from ovkgp.inference.tasks.curve_posterior import CurveEntries, CurvePosterior, curve_path
+from ovkgp.inference.tasks.coordinate_posterior import CoordinateEntries, CoordinatePosterior, curve_path
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.kernels import components
 from ovkgp.kernels.evaluation import evaluate_kernel
 
-EIGENVALUE_CUTOFF = 1e-14
+COORDINATE_CUTOFF = 1e-14
 """Coordinates with a smaller fraction of the largest variance are dropped, as they are below the precision of float64."""
 MAX_GRAM_ERROR = (
     0.3  # relative error of the Gram matrix at the points of a curve from which plug-in estimates are poor (BO-62)
@@ -124,14 +124,14 @@ def empirical_coordinates(factor, points: np.ndarray, weights: np.ndarray) -> Cu
     """Make coordinates that are orthonormal at points (m, b) with weights (m,), from the singular values of √η ψ."""
     weighted = np.sqrt(weights)[:, None] * factor_rows(factor, points)
     _, roots, vectors = np.linalg.svd(weighted, full_matrices=False)
-    keep = np.square(roots) > EIGENVALUE_CUTOFF * roots[0] ** 2
+    keep = np.square(roots) > COORDINATE_CUTOFF * roots[0] ** 2
     return CurveCoordinates(factor, vectors[keep].T / roots[keep], np.square(roots[keep]))
 
 
 def gram_coordinates(factor, gram: np.ndarray) -> CurveCoordinates:
     """Make coordinates that are orthonormal for the Gram matrix (q, q) of ψ in L²."""
     values, vectors = np.linalg.eigh(gram)
-    keep = values > max(EIGENVALUE_CUTOFF, len(values) * np.finfo(float).eps) * values[-1]
+    keep = values > max(COORDINATE_CUTOFF, len(values) * np.finfo(float).eps) * values[-1]
     return CurveCoordinates(factor, vectors[:, keep] / np.sqrt(values[keep]), values[keep])
 
 
@@ -336,7 +336,7 @@ class BasisRegressor(FunctionalRegressor):
             quadratic, projected.count, posterior.log_evidence + projected.outside_log_density(self.noise_)
         )
 
-    def _make_entries(self, data: FunctionalData) -> tuple[CurveEntries, ProjectedCurves]:
+    def _make_entries(self, data: FunctionalData) -> tuple[CoordinateEntries, ProjectedCurves]:
         """Return values √η y with basis √η h of each curve, rotated to at most ρ values, and what is outside of the basis."""
         basis, targets, total, jacobian = [], [], 0.0, 0.0
         for points, values in data.curves():
@@ -348,7 +348,7 @@ class BasisRegressor(FunctionalRegressor):
             targets.append(torch.from_numpy(values[:, 0] * roots))
             total += float(targets[-1].square().sum())
             jacobian += float(np.log(weights).sum()) / 2
-        entries = CurveEntries.compress(basis, targets, [1.0] * len(basis))
+        entries = CoordinateEntries.compress(basis, targets, [1.0] * len(basis))
         outside = max(total - float(entries.values.square().sum()), 0.0)
         return entries, ProjectedCurves(entries.values, outside, int(data.counts.sum()), jacobian)
 
@@ -467,7 +467,7 @@ class CurveRidge(BaseEstimator):
         ((scalar, _),) = components(ridge_kernel(options, X, np.zeros((len(X), 1))))
         return scalar.requires_grad_(False)
 
-    def fit(self, X: np.ndarray, entries: CurveEntries, noise: float) -> CurveRidge:
+    def fit(self, X: np.ndarray, entries: CoordinateEntries, noise: float) -> CurveRidge:
         """Condition on the entries with noise σ²."""
         self.X_, self.entries_, self.noise_ = to_tensor(X), entries, noise
         self._condition()
@@ -475,11 +475,11 @@ class CurveRidge(BaseEstimator):
 
     def _condition(self) -> None:
         scalar = self.make_kernel(self.X_.numpy())
-        self.posterior_ = CurvePosterior(scalar, self.variances, self.X_, self.entries_, self.noise_)
+        self.posterior_ = CoordinatePosterior(scalar, self.variances, self.X_, self.entries_, self.noise_)
         self.gp_ = SimpleNamespace(kernel=self.posterior_.process.kernel)
 
 
-storable_record(CurveEntries)
+storable_record(CoordinateEntries)
 
 
 @dataclass(frozen=True)

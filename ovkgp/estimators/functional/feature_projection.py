@@ -36,7 +36,6 @@ from ovkgp.losses import IntegralLoss
 
 FEATURES = ("orff", "nystrom")
 PENALTIES = ("coefficients", "function", "group")
-NUM_FOLDS = 5
 SMALL_RIDGE = 1e-9  # weight of Tr(C G Cᵀ) in the selection of functions, which makes the weights unique
 OPTIONAL_ATTRIBUTES = ("coordinates_", "noise_", "scale_", "log_evidence_")  # not set by the selection of functions
 
@@ -231,7 +230,7 @@ class FeatureProjectionRegressor(BasisRegressor):
     def _make_factor(self, scalar, X: np.ndarray):
         """Make the input features of a scalar kernel."""
         if self.features == "nystrom":
-            return KernelFactor(scalar, to_tensor(choose_landmarks(X, self.num_features, self._seed)))
+            return KernelFactor(scalar, to_tensor(draw_distinct_rows(X, self.num_features, self._seed)))
         return FeatureFactor(random_features(scalar, X.shape[1], (self.num_features + 1) // 2, self._seed))
 
     def _select_functions(self, X: np.ndarray, data: FunctionalData, weighted: np.ndarray, gram: np.ndarray) -> None:
@@ -259,7 +258,7 @@ class FeatureProjectionRegressor(BasisRegressor):
         self, rows: np.ndarray, V: np.ndarray, gram: np.ndarray, norms: np.ndarray, lams: np.ndarray
     ) -> None:
         """Compute the error of several λ by cross-validation over curves."""
-        folds = draw_folds(len(rows), NUM_FOLDS, self._seed)
+        folds = draw_folds(len(rows), self._seed)
         errors, counts = np.zeros(len(lams)), np.zeros(len(lams))
         for fold in np.unique(folds):
             train, test = folds != fold, folds == fold
@@ -276,8 +275,8 @@ class FeatureProjectionRegressor(BasisRegressor):
         return max(self._iterations, 1) if self.penalty == "group" else super().n_iter_
 
 
-def choose_landmarks(X: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Choose at most `count` distinct rows at random."""
+def draw_distinct_rows(X: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Draw at most `count` distinct rows at random."""
     distinct = np.unique(X, axis=0)
     order = np.random.default_rng(seed).permutation(len(distinct))
     return distinct[np.sort(order[:count])]
@@ -289,7 +288,7 @@ class NystromRidge(ORFFRidge):
 
     def _make_kernel(self, sample, mean: np.ndarray) -> None:
         super()._make_kernel(sample, mean)
-        self._landmarks = torch.from_numpy(choose_landmarks(sample.X, self.num_frequencies, self._seed)).double()
+        self._landmarks = torch.from_numpy(draw_distinct_rows(sample.X, self.num_frequencies, self._seed)).double()
 
     def _make_gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
         return OperatorValuedGP(self._kernel, mean="zero", noise=noise, features=Nystrom(self._kernel, self._landmarks))

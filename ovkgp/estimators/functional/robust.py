@@ -11,6 +11,7 @@ import torch
 from linear_operator import to_dense
 
 from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.loss_options import HUBER_TUNING, MAX_SCALE_ROUNDS, NORMAL_MAD, SCALE_TOLERANCE
 from ovkgp.estimators.common.options import (
     FRACTION,
     POSITIVE,
@@ -38,7 +39,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, MeanCurve
 from ovkgp.inference.algebra.dense import safe_cholesky
 from ovkgp.inference.model.row_sample import draw_folds
-from ovkgp.inference.tasks.curve_posterior import CurveEntries, entry_covariance
+from ovkgp.inference.tasks.coordinate_posterior import CoordinateEntries, entry_covariance
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.robust_posterior import (
     GaussianFit,
@@ -57,14 +58,10 @@ from ovkgp.losses.balls import norm
 
 LOSSES = ("huber", "insensitive", "log_cosh")
 UNCERTAINTIES = ("variational", "student_t")
-NUM_FOLDS = 5
-TUNING = 1.345  # κ in standard deviations: 95 % efficiency for normal errors
-MAD_FACTOR = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 CV_TOLERANCE = 1e-3
 NUM_CALIBRATIONS = 2  # updates of the scale of the bands
 MIN_REGULAR_WEIGHT = 0.25
 CHI_SQUARE_MEDIAN = 0.4549364  # of one degree of freedom
-MAX_SCALE_ROUNDS, SCALE_TOLERANCE = 8, 0.05  # updates of the scale of residuals, and its relative change at the end
 PARAMETER = [one_of("auto"), POSITIVE, POSITIVES]
 PARAMETER_NAMES = {"huber": "kappa", "insensitive": "epsilon", "log_cosh": "nu"}
 
@@ -329,12 +326,12 @@ class RobustFunctionalRegressor(BasisRegressor):
         """Return κ, ε or ν of residuals (n, m)."""
         weights = square.loss.weights.expand(residuals.shape)
         if self.loss == "log_cosh" or (self.loss, self.p) in (("huber", 1), ("insensitive", math.inf)):
-            scale = MAD_FACTOR * residuals[weights > 0].abs().median().item()
+            scale = NORMAL_MAD * residuals[weights > 0].abs().median().item()
         else:
             order = 1 if self.loss == "huber" and self.p == math.inf else self.p
             scale = norm(residuals, order, weights).median().item()
         scale = scale if scale > 0 else 1.0
-        return {"huber": TUNING * scale, "insensitive": scale / 2, "log_cosh": 1 / scale}[self.loss]
+        return {"huber": HUBER_TUNING * scale, "insensitive": scale / 2, "log_cosh": 1 / scale}[self.loss]
 
     def _held_out_residuals(self, square: TaskProblem) -> torch.Tensor:
         """Return residuals of the ridge regression of each curve given all others, (n, m), 0 where missing."""
@@ -354,7 +351,7 @@ class RobustFunctionalRegressor(BasisRegressor):
         """Return the error of each (parameter, λ) by cross-validation; the median over curves unless "insensitive"."""
         order = sorted(range(len(candidates)), key=lambda i: candidates[i][::-1], reverse=True)  # easy problems first
         n = square.num_rows
-        folds = draw_folds(n, NUM_FOLDS)
+        folds = draw_folds(n)
         errors = torch.zeros(len(candidates), n, dtype=torch.float64)
         for fold in np.unique(folds):
             train, test = (torch.from_numpy(np.flatnonzero(mask)) for mask in (folds != fold, folds == fold))
@@ -481,10 +478,10 @@ class _WeightedCurves:
         basis = [rows * root.unsqueeze(-1) for rows, root in zip(self.rows, roots, strict=True)]
         return roots, basis, [values * root for values, root in zip(self.values, roots, strict=True)]
 
-    def entries(self, weights: np.ndarray) -> CurveEntries:
+    def entries(self, weights: np.ndarray) -> CoordinateEntries:
         """Return the entries, scaled such that all have noise σ²."""
         _, basis, values = self._weigh(weights)
-        return CurveEntries.compress(basis, values, [1.0] * len(basis))
+        return CoordinateEntries.compress(basis, values, [1.0] * len(basis))
 
     def residuals(self, function) -> np.ndarray:
         """Return Σ η r² of curves, or r² of values, of a function."""
@@ -503,7 +500,7 @@ class _WeightedCurves:
         Complexity: O(N³).
         """
         roots, basis, values = self._weigh(weights)
-        entries = CurveEntries.compress(basis, values, [1.0] * len(basis))
+        entries = CoordinateEntries.compress(basis, values, [1.0] * len(basis))
         chol = safe_cholesky(entry_covariance(self.gram, self.variances, entries, self.noise))
         alpha = torch.cholesky_solve(entries.values.unsqueeze(-1), chol).squeeze(-1)
         inverse, rank = torch.cholesky_inverse(chol), len(self.variances)
@@ -536,7 +533,7 @@ class _WeightedCurves:
         Values with a weight below 1/4 do not count; variances include the noise σ² of a regular value.
         """
         roots, basis, values = self._weigh(weights)
-        entries = CurveEntries.compress(basis, values, [1.0] * len(basis))
+        entries = CoordinateEntries.compress(basis, values, [1.0] * len(basis))
         chol = safe_cholesky(entry_covariance(self.gram, self.variances, entries, self.noise))
         alpha = torch.cholesky_solve(entries.values.unsqueeze(-1), chol).squeeze(-1)
         inverse, rank, start, ratios, counts = torch.cholesky_inverse(chol), len(self.variances), 0, [], []

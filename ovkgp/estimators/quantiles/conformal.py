@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.estimators.common.bootstrap import refitted_weights
+from ovkgp.estimators.common.loss_options import weighted_quantiles
 from ovkgp.estimators.quantiles.model import (
     REARRANGEMENT_LEVELS,
     QuantileModel,
@@ -24,7 +25,7 @@ from ovkgp.estimators.quantiles.model import (
     finite_levels,
     solve_quantiles,
 )
-from ovkgp.estimators.quantiles.rows import NUM_FOLDS, QuantileRows, weighted_quantiles
+from ovkgp.estimators.quantiles.rows import NUM_FOLDS, QuantileRows
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning
 

@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import mean_pinball_loss
 
 from ovkgp.checks import as_numbers
+from ovkgp.estimators.common.loss_options import weighted_quantiles
 from ovkgp.estimators.common.scaling import Moments, Scaling
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.storage.values import storable_record
@@ -112,13 +113,6 @@ def _check_weights(weights, num_rows: int) -> np.ndarray:
     if not bool((np.isfinite(weights) & (weights >= 0)).all()) or not weights.any():
         raise InputError("sample_weight must be finite, nonnegative and not all zero.")
     return weights
-
-
-def weighted_quantiles(y: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return minimizers (q,) of the weighted pinball loss: the first y whose cumulative weight reaches the level."""
-    order = np.argsort(y, kind="stable")
-    fraction = np.cumsum(weights[order]) / weights.sum()
-    return y[order][np.minimum(np.searchsorted(fraction, levels - 1e-12), len(y) - 1)]
 
 
 def pinball_losses(y: np.ndarray, predicted: np.ndarray, levels: np.ndarray, sample_weight=None) -> np.ndarray:

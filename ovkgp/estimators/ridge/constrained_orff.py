@@ -20,7 +20,7 @@ from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.bounds import constrained_excess_risk_bound, spectral_constants, weight_radius
-from ovkgp.features.operators import FeatureOperator
+from ovkgp.features.operators import FEATURE_CHUNK_ENTRIES, FeatureOperator
 from ovkgp.inference.model.mean_noise import OutputNoise, make_output_mean
 from ovkgp.inference.model.observations import Observations, validate_observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
@@ -32,7 +32,7 @@ from ovkgp.inference.ridge.ball_constraints import (
     frequency_groups,
     minimize_in_balls,
 )
-from ovkgp.inference.ridge.products import CHUNK_ENTRIES, WeightProducts
+from ovkgp.inference.ridge.products import WeightProducts
 from ovkgp.inference.statistics.accumulation import compute_statistics
 from ovkgp.inference.statistics.weight_space import make_normal_equations
 
@@ -194,7 +194,7 @@ class ConstrainedORFF(TableRegressor):
         """Return Φ(X)θ, (m, p), or (m,) if Y was one-dimensional."""
         check_is_fitted(self, "coef_")
         X = torch.from_numpy(input_table(self, X, reset=False).astype(np.float64))
-        weights, size = torch.from_numpy(self.coef_), max(CHUNK_ENTRIES // len(self.coef_), 1)
+        weights, size = torch.from_numpy(self.coef_), max(FEATURE_CHUNK_ENTRIES // len(self.coef_), 1)
         values = torch.cat([self.features_(part) @ weights for part in X.split(size)])
         return self._flat(values.view(len(X), self.n_outputs_).numpy())
 

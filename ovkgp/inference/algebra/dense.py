@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 
+MATRIX_CHUNK_ENTRIES = 1 << 22  # entries of matrices that are formed together: 32 MB
 JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 """Fractions of the mean diagonal added, one after another, to a matrix without Cholesky factor."""
 

@@ -19,11 +19,10 @@ import torch
 from scipy.special import ellipkm1
 from torch import Tensor
 
-from ovkgp.inference.algebra.dense import safe_cholesky
+from ovkgp.inference.algebra.dense import MATRIX_CHUNK_ENTRIES, safe_cholesky
 from ovkgp.inference.algebra.kronecker import check_shapes, eigh
 
 QUADRATURE_TOLERANCE = 1e-12  # relative error of the quadrature; a smaller one is lost to rounding
-CHUNK_ENTRIES = 1 << 22  # entries of the blocks s_i Γ + Σ that are decomposed together: 32 MB
 
 
 class Node(NamedTuple):
@@ -74,7 +73,7 @@ def kronecker_inverse_root(K: Tensor, output_matrix: Tensor, noise: Tensor, resi
     if (variance := common_variance(noise)) is not None:
         t, V = eigh(output_matrix)
         return U @ ((rotated @ V) / (s.unsqueeze(-1) * t + variance).sqrt()) @ V.mT
-    size = max(CHUNK_ENTRIES // noise.numel(), 1)
+    size = max(MATRIX_CHUNK_ENTRIES // noise.numel(), 1)
     parts = zip(s.split(size), rotated.split(size), strict=True)
     return U @ torch.cat([_block_inverse_roots(part[:, None, None] * output_matrix + noise, r) for part, r in parts])
 

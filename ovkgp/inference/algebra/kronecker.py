@@ -31,7 +31,7 @@ from ovkgp.inference.algebra.dense import (
 
 PROPORTIONALITY_TOLERANCE = 1e-12
 """Maximum distance of L⁻¹ Γ L⁻ᵀ, with Σ = L Lᵀ, to γ I, relative to γ, for Γ to be treated as γ Σ."""
-CHUNK_ENTRIES = 1 << 23  # numbers of eigenvectors that are copied together
+EIGENVECTOR_CHUNK_ENTRIES = 1 << 23  # numbers of eigenvectors that are copied together
 
 
 def kronecker_log_density(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class KroneckerSolver(SeparableSolver):
     def inverse_blocks(self, rows: Tensor) -> Tensor:
         """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m). O(k m² n p) for large n."""
         inner, values = [], self.values
-        for part in rows.split(max(CHUNK_ENTRIES // (rows.shape[1] * len(values)), 1)):
+        for part in rows.split(max(EIGENVECTOR_CHUNK_ENTRIES // (rows.shape[1] * len(values)), 1)):
             U = self.U[part]  # (k, m, n)
             inner.append(torch.stack([(U / column) @ U.mT for column in values.mT]))  # (p, k, m, m)
         return torch.einsum("jkil,aj,bj->kialb", torch.cat(inner, 1), self.W, self.W).flatten(3).flatten(1, 2)

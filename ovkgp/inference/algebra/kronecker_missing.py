@@ -34,7 +34,7 @@ from ovkgp.inference.algebra.dense import (
 from ovkgp.inference.algebra.inverse_roots import quadrature_nodes
 from ovkgp.inference.algebra.kronecker import KroneckerSolver
 
-CHUNK_ENTRIES = 1 << 21  # numbers of the temporary arrays that are formed together: 16 MB
+GROUP_CHUNK_ENTRIES = 1 << 21  # numbers of the temporary arrays that are formed together: 16 MB
 RESIDUAL_TOLERANCE = 1e-14  # relative residual below which a solution is not corrected
 MAX_REFINEMENTS = 3  # maximum number of corrections of a solution by its residual
 
@@ -160,7 +160,7 @@ class MissingSolver:
 
     def _num_rows_per_chunk(self) -> int:
         (n, p), k = self.observed.shape, len(self.chol)
-        return max(CHUNK_ENTRIES // max(k * p, len(self.rows.present) * n, 1), 1)
+        return max(GROUP_CHUNK_ENTRIES // max(k * p, len(self.rows.present) * n, 1), 1)
 
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
@@ -272,7 +272,7 @@ class _Axis:
 
     def chunks(self, entries_per_group: int) -> Iterator[tuple[slice, slice, int]]:
         """Iterate over some groups: those, their sorted entries, and the number of sorted entries up to the last."""
-        size, begin = max(CHUNK_ENTRIES // max(entries_per_group, 1), 1), 0
+        size, begin = max(GROUP_CHUNK_ENTRIES // max(entries_per_group, 1), 1), 0
         for first in range(0, len(self.present), size):
             last = min(first + size, len(self.present))
             end = int(self.ends[last - 1])
@@ -340,7 +340,7 @@ def _contract(axis: _Axis, factor: Tensor, inverse: Tensor) -> Iterator[tuple[sl
     """Iterate over chunks of J_q[i, i'] = Σ_aa' f_q B⁻¹ f_q (c, g, g), for columns q of `factor` (k, q) and B⁻¹ (k, k)."""
     factor, labels, g = axis.sort(factor), axis.sort(axis.groups), len(axis.present)
     inverse = inverse if axis.order is None else inverse[axis.order][:, axis.order]
-    size = max(max(CHUNK_ENTRIES, inverse.numel() // 3) // max(g * g, 1), 1)
+    size = max(max(GROUP_CHUNK_ENTRIES, inverse.numel() // 3) // max(g * g, 1), 1)
     for first in range(0, factor.shape[1], size):
         columns = slice(first, min(first + size, factor.shape[1]))
         part = factor[:, columns].contiguous()

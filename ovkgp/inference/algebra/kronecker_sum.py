@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.algebra.dense import check_finite, safe_cholesky
+from ovkgp.inference.algebra.dense import MATRIX_CHUNK_ENTRIES, check_finite, safe_cholesky
 from ovkgp.kernels.outputs.matrices import thin_root
 
 MAX_RANK = 1500  # maximum number of columns of F, over all components
 RESIDUAL_FRACTION = 0.01
 """A factor of K is accurate enough if its residual variance is at most this fraction of the smallest noise variance."""
-CHUNK_ENTRIES = 1 << 22  # entries of F that are formed together to compute S: 32 MB
 
 
 class DiagonalNoise:
@@ -189,7 +188,7 @@ class Preconditioner:
         """Iterate over the columns of F in chunks (n, k, p)."""
         yield self.factors[0].new_zeros(len(self.factors[0]), 0, len(self.roots[0]))  # so that there is always one
         for L, B in zip(self.factors, self.roots, strict=True):
-            for part in L.split(max(1, CHUNK_ENTRIES // (len(L) * B.numel() + 1)), 1):
+            for part in L.split(max(1, MATRIX_CHUNK_ENTRIES // (len(L) * B.numel() + 1)), 1):
                 yield self.covariance.zero_missing((part[:, :, None, None] * B.mT).flatten(1, 2))
 
     def _multiply_transposed(self, V: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ CHUNK_ROWS = 1 << 14
 """Rows hashed together, so that the work stays in the processor's caches and memory does not grow with the data."""
 
 NO_LIMIT = 1 << 62
+NUM_FOLDS = 5  # folds of rows or curves that are held out
 
 MIN_SUBSET_OBSERVATIONS = 50
 """Observed entries of each output in a subset, if available; fewer if the number of rows would more than double."""
@@ -121,9 +122,9 @@ def draw_random_rows(observed: np.ndarray, num_rows: int, random_state=None) -> 
     return np.unique(np.concatenate(chosen))
 
 
-def draw_folds(num_rows: int, num_folds: int, seed: int = 0) -> np.ndarray:
-    """Draw the fold (n,) of each row, of `num_folds` random folds of equal size up to one row, or of n."""
-    return np.random.default_rng(seed).permutation(num_rows) % min(num_folds, num_rows)
+def draw_folds(num_rows: int, seed: int = 0) -> np.ndarray:
+    """Draw the fold (n,) of each row: 5 random folds, or n if there are fewer rows, whose sizes differ by at most one."""
+    return np.random.default_rng(seed).permutation(num_rows) % min(NUM_FOLDS, num_rows)
 
 
 @dataclass(frozen=True, eq=False)

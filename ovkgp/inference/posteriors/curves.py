@@ -33,7 +33,7 @@ NUM_FREQUENCIES = 300  # random features of the kernel of the inputs of a random
 MAX_FEATURE_NODES, NODE_TOLERANCE = 80, 1e-10  # points that represent a random function along its domain
 CurveFunctions = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Function of inputs (m, d), points (M, t) and an index of draws with the values (len(index), m, M·q)."""
-CHUNK_ENTRIES = 4_000_000  # entries of the largest matrix of one chunk of curves
+CURVE_CHUNK_ENTRIES = 4_000_000  # entries of the largest matrix of one chunk of curves
 
 
 class CurvePosterior:
@@ -79,7 +79,7 @@ class CurvePosterior:
         `form` is "none", "diag" (m, M·q), "output" (m, M·q, M·q) or "full" (m·M·q, m·M·q).
         """
         outputs = self._join_channels(task_covariance(self.task_kernel, tasks, self.tasks, derivative, 0))
-        size = len(X) if form == "full" else max(CHUNK_ENTRIES // self._row_entries(len(outputs), form), 1)
+        size = len(X) if form == "full" else max(CURVE_CHUNK_ENTRIES // self._row_entries(len(outputs), form), 1)
         prior = None if form == "none" else self._prior_outputs(tasks, derivative, form)
         found = [self._chunk(part, outputs, prior, form) for part in X.split(size)]
         means, covariances = zip(*found, strict=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import OptionError
 from ovkgp.features import FeatureMap
+from ovkgp.features.operators import FEATURE_CHUNK_ENTRIES
 from ovkgp.inference.algebra.dense import check_finite, gram
 from ovkgp.inference.algebra.iterative import IterativeSolver
 from ovkgp.inference.algebra.kronecker_sum import (
@@ -40,7 +41,6 @@ from ovkgp.inference.posteriors.posterior import KernelProcess, prior_covariance
 from ovkgp.inference.statistics.accumulation import CHUNK_ROWS, whitening_roots
 
 CHUNK_COLUMNS = 256  # number of right-hand sides that are solved together
-CHUNK_ENTRIES = 4_000_000  # approximate number of entries of Φ or K in one chunk of rows (32 MB)
 
 MAX_RANK, MAX_FACTOR_ENTRIES = 300, 16_000_000
 """Maximum number of columns and of entries (128 MB) of the pivoted Cholesky factor L."""
@@ -52,7 +52,7 @@ class WeightProducts:
     """Products with Ψ, Ψᵀ and C = I + ΨᵀΨ. Values at the rows are (n, p), whitened, and zero where missing.
 
     `noise` is ignored if the data have known noise variances. If `chunk_rows` is None, a chunk has about
-    `CHUNK_ENTRIES` entries. Complexity: O(n M p k) for k columns and M scalar features, which are evaluated again in
+    `FEATURE_CHUNK_ENTRIES` entries. Complexity: O(n M p k) for k columns and M scalar features, which are evaluated again in
     each product unless one chunk holds all rows; memory for one chunk.
     """
 
@@ -65,7 +65,7 @@ class WeightProducts:
         chunk_rows: int | None = None,
     ):
         self.feature_map, self.mean, self.noise, self.data = feature_map, mean, noise, data
-        self.chunk_rows = chunk_rows or max(CHUNK_ENTRIES // (self.num_features * data.num_outputs), 1)
+        self.chunk_rows = chunk_rows or max(FEATURE_CHUNK_ENTRIES // (self.num_features * data.num_outputs), 1)
 
     @property
     def num_features(self) -> int:
@@ -273,7 +273,7 @@ class KernelProducts(KroneckerSum):
         self.process, self.X, self.observed = KernelProcess(kernel, observed.shape[1]), X, observed
         self.mask = None if bool(observed.all()) else observed.to(noise).unsqueeze(1)
         self.noise = DiagonalNoise(noise, observed) if noise.dim() == 2 else BlockNoise(noise, observed)
-        self.chunk_rows = chunk_rows or max(CHUNK_ENTRIES // (observed.numel() * observed.shape[1]), 1)
+        self.chunk_rows = chunk_rows or max(FEATURE_CHUNK_ENTRIES // (observed.numel() * observed.shape[1]), 1)
 
     def _rows(self) -> Iterator[LinearOperator | Tensor]:
         if len(self.X) <= self.chunk_rows:

@@ -26,7 +26,7 @@ from ovkgp.inference.algebra.dense import gaussian_log_density
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations, validate_inputs
-from ovkgp.inference.model.row_sample import draw_folds
+from ovkgp.inference.model.row_sample import NUM_FOLDS, draw_folds
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction, normal_cdf
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
@@ -42,7 +42,6 @@ from ovkgp.inference.training.maximize import prefix_failures
 from ovkgp.kernels import DecomposableKernel, HelmholtzKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
-NUM_FOLDS = 5  # folds of rows that are held out, if the hyperparameters are those of the mode
 MAX_FOLD_ROWS = 400  # with more rows, leave-one-out at the mode is used
 FOLD_ITERATIONS = 15  # iterations of L-BFGS from the mode of all rows, for each fold
 COUPLED_ENTRIES = 800  # observed entries on which a coupled candidate is trained if its kernel is not separable
@@ -218,7 +217,7 @@ def _fold_density(
     if n > MAX_FOLD_ROWS or n < 2 * NUM_FOLDS:
         return OutputPosterior(problem, y, known, draws).held_out_density()
     density = np.empty(n)
-    fold = draw_folds(n, NUM_FOLDS)
+    fold = draw_folds(n)
     template = problem.gp
     for index in range(NUM_FOLDS):
         kept, left = fold != index, fold == index

@@ -26,7 +26,6 @@ from ovkgp.inference.stacking.stack import StackPosterior, fit_stack
 
 EXPLAINED_VARIANCE, MAX_COMPONENTS = 0.995, 12
 MAX_COMPONENTS_MANY, MANY_CURVES = 4, 1000  # fewer components of many curves, whose processes take long to train
-NUM_FOLDS = 5  # folds of curves by which the truncation error is estimated
 MIN_RELATIVE_WHITE = 1e-8  # white variance relative to the variance of the curves
 MIN_SPLINE_POINTS = 4
 
@@ -174,7 +173,7 @@ def _truncation_error(Y: np.ndarray, s: np.ndarray, Vt: np.ndarray, d: int) -> t
     curves is white.
     """
     n = len(Y)
-    folds = draw_folds(n, NUM_FOLDS)
+    folds = draw_folds(n)
     truncated, outside = np.zeros_like(Y), np.zeros_like(Y)
     for fold in np.unique(folds) if n > 2 else ():
         held = folds == fold

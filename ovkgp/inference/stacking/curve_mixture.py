@@ -19,7 +19,7 @@ from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
 from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction
 
 NUM_BAND_DRAWS = 1000  # draws of a curve from which the width of a simultaneous band is computed
-CHUNK_ENTRIES = 8_000_000  # entries of the covariances of one chunk of curves
+COVARIANCE_CHUNK_ENTRIES = 8_000_000  # entries of the covariances of one chunk of curves
 
 
 class CurveMixture:
@@ -109,7 +109,7 @@ class CurveMixture:
         allocation = DrawAllocation(NUM_BAND_DRAWS, len(self.components), seed, self.weights)
         total = self.predict(X, tasks, noise=noise, derivative=derivative)
         mean, std, factors = total.mean, total.std, []
-        size = max(CHUNK_ENTRIES // mean.shape[1] ** 2, 1)
+        size = max(COVARIANCE_CHUNK_ENTRIES // mean.shape[1] ** 2, 1)
         for part in torch.arange(len(X)).split(size):
             largest = mean.new_empty(NUM_BAND_DRAWS, len(part))
             for index, rows in allocation.rows.items():

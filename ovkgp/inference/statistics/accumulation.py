@@ -22,12 +22,11 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.features.operators import FeatureOperator, StackedFeatures
+from ovkgp.features.operators import FEATURE_CHUNK_ENTRIES, FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import choose_landmarks, pack_mask
 from ovkgp.inference.statistics.statistics import Statistics
 
-CHUNK_ENTRIES = 4_000_000  # approximate number of values in the rows of one chunk (32 MB)
 MIN_CHUNK_ROWS = 256
 CHUNK_ROWS = 1 << 16  # number of rows whose patterns of missing outputs are counted at a time
 GRAM_ADDITION_ROWS = 100
@@ -64,7 +63,7 @@ def compute_statistics(
     rows = Rows(feature_map, mean, layout)
     num_scalar_features = count_scalar_features(template, layout)
     width = num_scalar_features * (data.num_outputs if is_whitened else 1)
-    size = chunk_rows or max(CHUNK_ENTRIES // max(width, 1), MIN_CHUNK_ROWS)
+    size = chunk_rows or max(FEATURE_CHUNK_ENTRIES // max(width, 1), MIN_CHUNK_ROWS)
     log_noise = data.Y.new_zeros((), dtype=torch.float64)
     is_weighted = is_whitened or data.noise is not None
     return Statistics(

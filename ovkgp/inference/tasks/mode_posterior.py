@@ -43,7 +43,7 @@ from ovkgp.kernels import components
 from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.losses import CurveLoss, IntegralLoss, Loss
 
-EIGENVALUE_CUTOFF = 1e-13  # eigenvalues of Gram matrices below this fraction of the largest are dropped
+ROOT_CUTOFF = 1e-13  # eigenvalues of Gram matrices below this fraction of the largest are dropped
 MAX_INDUCING = 300  # number of inducing points of the approximation; with fewer rows, these are the points
 MAX_LOG_SCALE = 30.0
 MAX_NEWTON_STEPS, MAX_POLISH_OPERATIONS = 8, 2e10
@@ -231,7 +231,7 @@ def _separable_factors(kernel: Kernel, features: FeatureMap | None, X: Tensor) -
 def _root(gram: Tensor) -> Tensor:
     """Return R with R Rᵀ = gram, with as many columns as the rank."""
     values, vectors = eigh((gram + gram.mT) / 2)
-    kept = values > EIGENVALUE_CUTOFF * values[-1].clamp_min(1e-300)
+    kept = values > ROOT_CUTOFF * values[-1].clamp_min(1e-300)
     return vectors[:, kept] * values[kept].sqrt()
 
 

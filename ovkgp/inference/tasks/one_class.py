@@ -255,7 +255,7 @@ def calibrate_thresholds(curves: np.ndarray, weights: np.ndarray, levels: np.nda
     New points are below these thresholds with probability θ.
     """
     minimum = MIN_THRESHOLD_FRACTION * np.abs(curves).max()
-    return np.array([max(minimum, weighted_quantile(c, weights, q)) for c, q in zip(curves.T, levels, strict=True)])
+    return np.array([max(minimum, predictive_quantile(c, weights, q)) for c, q in zip(curves.T, levels, strict=True)])
 
 
 def sort_curves(curves: np.ndarray) -> np.ndarray:
@@ -269,10 +269,10 @@ def find_fraction_levels(curves: np.ndarray, levels: np.ndarray, weights: np.nda
     curves (n, k) are over the `levels` (k,), ordered and equally spaced, with weights (n,).
     """
     scores = compute_level_scores(sort_curves(curves), levels)
-    return np.clip([weighted_quantile(scores, weights, level) for level in levels], levels[0], levels[-1])
+    return np.clip([predictive_quantile(scores, weights, level) for level in levels], levels[0], levels[-1])
 
 
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
+def predictive_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
     """Return the quantile of values (n,), observed `weights` times each, for a new value to be below it at `level`.
 
     The k-th smallest of n has the level k/(n + 1), with linear interpolation between these.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ovkgp.inference.algebra.dense import gram
+from ovkgp.inference.algebra.dense import MATRIX_CHUNK_ENTRIES, gram
 from ovkgp.inference.algebra.kronecker import eigh
 from ovkgp.inference.tasks.problem import TaskProblem
 
@@ -26,7 +26,6 @@ MIN_CURVATURE_RATIO = 1e-4
 MIN_RESIDUAL_FRACTION = 0.1  # lower limit of 1 − freedom/N, for fits with about as many degrees of freedom as rows
 MIN_ROW_SCALE = 0.1  # minimum scale of a row, as a fraction of the mean, against curves that are narrow by chance
 SILVERMAN = 0.9
-CHUNK_ENTRIES = 1 << 22  # maximum number of entries in memory while variances and densities are computed
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Sandwich:
         observed = len(self.row_root)
         F, inverse = F[:, -observed:], 1 / (self.lam + self.curvature[-observed:])
         variance = F.new_empty(len(F), len(G))
-        chunk_size = max(1, CHUNK_ENTRIES // max(1, observed * self.task_root.shape[1]))
+        chunk_size = max(1, MATRIX_CHUNK_ENTRIES // max(1, observed * self.task_root.shape[1]))
         for column, g in enumerate(G):
             factor = ((inverse * g) @ self.task_root).T  # (q', k)
             parts = [(part[:, None] * factor) @ self.row_root for part in F.split(chunk_size)]
@@ -165,7 +164,7 @@ class ResidualDensity:
         """Return g (m,) at levels (m,)."""
         quantiles = self.quantile(levels)
         density = torch.empty_like(quantiles)
-        chunk_size = max(1, CHUNK_ENTRIES // len(self.residuals))
+        chunk_size = max(1, MATRIX_CHUNK_ENTRIES // len(self.residuals))
         for block in torch.arange(len(quantiles)).split(chunk_size):
             lags = (quantiles[block, None] - self.residuals) / self.bandwidth
             density[block] = torch.exp(-lags.square() / 2) @ self.weights

@@ -10,7 +10,7 @@ import ovkgp
 from ovkgp.estimators.functional import basis_ridge
 from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
 from ovkgp.functional import BSplines, Combination, Fourier, FunctionalData
-from ovkgp.inference.tasks import curve_posterior
+from ovkgp.inference.tasks import coordinate_posterior
 from ovkgp.losses import LogCosh, Square
 
 N, M, D, LAM = 9, 14, 5, 1e-2
@@ -184,7 +184,7 @@ def test_conjugate_gradients_equal_the_dense_solution(data, monkeypatch):
     model = ovkgp.KernelProjectionRegressor(BSplines(D), output_matrix=B, **OPTIONS)
     expected = model.fit(X, curves).predict(Xs, new, return_std=True)
     draws = model.sample_functions(2, random_state=0)(Xs, new)
-    monkeypatch.setattr(curve_posterior, "MAX_DENSE_ENTRIES", 10)
+    monkeypatch.setattr(coordinate_posterior, "MAX_DENSE_ENTRIES", 10)
     got = model.fit(X, curves).predict(Xs, new, return_std=True)
     assert not model.posterior_.is_dense
     np.testing.assert_allclose(got, expected, atol=1e-7)

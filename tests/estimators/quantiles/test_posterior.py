@@ -6,7 +6,8 @@ from sklearn.exceptions import NotFittedError
 
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.estimators.quantiles.rows import QuantileRows, weighted_quantiles
+from ovkgp.estimators.common.loss_options import weighted_quantiles
+from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.exceptions import OptionError
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from linear_operator.utils.warnings import NumericalWarning
@@ -10,8 +11,11 @@ from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.inference.algebra.dense import (
     DenseSolver,
     dense_log_density,
+    gaussian_log_density,
     gram_in_form,
     kronecker_in_form,
+    participation_ratio,
+    psd_root,
     safe_cholesky,
     spectral_in_form,
 )
@@ -162,3 +166,26 @@ def test_covariances_in_form_equal_dense(form):
     wide = torch.kron(scores, mixing)
     expected = wide @ torch.diag(1 / values.flatten()) @ wide.mT
     close(spectral_in_form(scores, values, mixing, form), in_form(expected, 2, form))
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_psd_root_of_singular_matrices(rank):
+    rows = normal(2, 4, rank)
+    matrices = rows @ rows.mT
+    roots = psd_root(matrices)
+    torch.testing.assert_close(roots @ roots.mT, matrices, atol=1e-12, rtol=0)
+    torch.testing.assert_close(psd_root(matrices[1]).abs(), roots[1].abs(), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (7, 3)])
+def test_participation_ratio_is_the_effective_number_of_eigenvalues(shape):
+    rows = normal(*shape).numpy()
+    values = np.linalg.svd(rows, compute_uv=False) ** 2
+    assert participation_ratio(rows) == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-12)
+    assert participation_ratio(np.eye(4)) == 4 and participation_ratio(np.zeros((2, 3))) == 1
+
+
+def test_gaussian_log_density_of_single_entries():
+    y, std = normal(5), normal(5, seed=2).exp()
+    expected = torch.distributions.Normal(torch.zeros(5).double(), std).log_prob(y)
+    torch.testing.assert_close(gaussian_log_density((y / std) ** 2, 2 * std.log()), expected)

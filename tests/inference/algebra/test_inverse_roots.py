@@ -51,7 +51,7 @@ def test_kronecker_inverse_root_equals_eigh(outputs, noise, monkeypatch):
     K, G, S, R = gram(), OUTPUTS[outputs], NOISES[noise], normal(N, P)
     expected = oracle(torch.kron(K, G) + torch.kron(torch.eye(N).double(), S), R)
     close(kronecker_inverse_root(K, G, S, R), expected, 1e-11)
-    monkeypatch.setattr("ovkgp.inference.algebra.inverse_roots.CHUNK_ENTRIES", 5 * P * P)
+    monkeypatch.setattr("ovkgp.inference.algebra.inverse_roots.MATRIX_CHUNK_ENTRIES", 5 * P * P)
     close(kronecker_inverse_root(K, G, S, R), expected, 1e-11)
 
 

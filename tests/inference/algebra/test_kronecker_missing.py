@@ -144,7 +144,7 @@ def test_missing_solver_is_unchanged_by_chunks(monkeypatch):
     problem = hide(make(noise="full"), mask_of("scattered"))
     whole, by_whole = gradients(missing_log_density, problem)
     diagonal = MissingSolver(*problem).inverse_diagonal()
-    monkeypatch.setattr(kronecker_missing, "CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(kronecker_missing, "GROUP_CHUNK_ENTRIES", 1)
     value, found = gradients(missing_log_density, problem)
     assert value == pytest.approx(whole, rel=1e-12)
     for ours, theirs in zip(found, by_whole, strict=True):

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.row_sample import MIN_SUBSET_OBSERVATIONS, RowSample, draw_random_rows, draw_training_subset
+from ovkgp.inference.model.row_sample import (
+    MIN_SUBSET_OBSERVATIONS,
+    RowSample,
+    draw_folds,
+    draw_random_rows,
+    draw_training_subset,
+)
 
 
 def table(n=300, seed=0):
@@ -196,3 +202,10 @@ def test_draw_training_subset_rejects_invalid_number_of_rows(bad):
     X = torch.arange(100.0).unsqueeze(-1)
     with pytest.raises(OptionError, match="training_rows"):
         draw_training_subset(Observations(X, X), bad)
+
+
+@pytest.mark.parametrize(("num_rows", "counts"), [(3, [1, 1, 1]), (12, [3, 3, 2, 2, 2])])
+def test_draw_folds_are_of_equal_size(num_rows, counts):
+    folds = draw_folds(num_rows, 1)
+    assert np.bincount(folds).tolist() == counts
+    np.testing.assert_array_equal(folds, draw_folds(num_rows, 1))

@@ -21,10 +21,10 @@ from ovkgp.inference.tasks.one_class import (
     interpolate_values,
     leave_one_out_values,
     make_decision_function,
+    predictive_quantile,
     solve_one_class,
     sort_curves,
     strong_convexity,
-    weighted_quantile,
 )
 from ovkgp.inference.tasks.one_class_path import OneClassPath, leave_one_out
 from ovkgp.losses import gauss_legendre, grid
@@ -396,26 +396,26 @@ def test_fraction_levels_give_each_level_its_mass():
     np.testing.assert_allclose((fresh < 0).mean(0)[inner], CURVE_LEVELS[inner], atol=0.03)
 
 
-def test_weighted_quantile_counts_copies():
+def test_predictive_quantile_counts_copies():
     values, weights = np.array([0.4, 0.1, 0.9]), np.array([1.0, 2.0, 3.0])
     repeated = np.repeat(values, [1, 2, 3])
     for level in (2 / 7, 3 / 7, 6 / 7):  # where a value's copies end
-        assert weighted_quantile(values, weights, level) == pytest.approx(
-            weighted_quantile(repeated, np.ones(6), level)
+        assert predictive_quantile(values, weights, level) == pytest.approx(
+            predictive_quantile(repeated, np.ones(6), level)
         )
 
 
 @pytest.mark.parametrize("level", [0.05, 0.3, 0.5, 0.8])
-def test_weighted_quantile_has_the_level_of_a_new_value(level):
+def test_predictive_quantile_has_the_level_of_a_new_value(level):
     """The average over samples of 19 is the level, exactly where (n + 1) θ is whole: order statistics of a uniform variable."""
     rng = np.random.default_rng(0)
-    quantiles = [weighted_quantile(rng.uniform(size=19), np.ones(19), level) for _ in range(4000)]
+    quantiles = [predictive_quantile(rng.uniform(size=19), np.ones(19), level) for _ in range(4000)]
     assert np.mean(quantiles) == pytest.approx(level, abs=0.006)
 
 
-def test_weighted_quantile_is_clipped_at_the_sample():
+def test_predictive_quantile_is_clipped_at_the_sample():
     values = np.array([3.0, 1.0, 2.0])
-    assert weighted_quantile(values, np.ones(3), 0.01) == 1.0 and weighted_quantile(values, np.ones(3), 0.99) == 3.0
+    assert predictive_quantile(values, np.ones(3), 0.01) == 1.0 and predictive_quantile(values, np.ones(3), 0.99) == 3.0
 
 
 def test_curves_between_levels_are_linear():

@@ -25,7 +25,7 @@ from ovkgp.inference.tasks.problem import TaskProblem, check_row_weights
 from ovkgp.inference.tasks.solvers.certificates import GapTracker
 from ovkgp.losses import CurveEnvelope, CurveLoss
 
-CHUNK_ENTRIES = 1 << 19  # number of entries of Φ in a chunk: 4 MB, about the size of a processor cache
+CACHE_CHUNK_ENTRIES = 1 << 19  # number of entries of Φ in a chunk: 4 MB, about the size of a processor cache
 ROWS_PER_COORDINATE, MIN_ROWS = 10, 4000
 """Number of rows per coordinate, and minimum number of rows, from which curvatures are estimated."""
 INITIAL_WIDTH, DEFAULT_WIDTH, MIN_CURVATURE_FRACTION = 0.5, 0.06, 0.02
@@ -41,7 +41,7 @@ class StreamedProblem:
     subtracted from the targets in each chunk. random_state seeds the order of the rows, of which any first part is a
     random sample.
 
-    Complexity: a pass takes O(n q (r + m)) time and the evaluation of Φ; memory O(r q) and `CHUNK_ENTRIES` in addition
+    Complexity: a pass takes O(n q (r + m)) time and the evaluation of Φ; memory O(r q) and `CACHE_CHUNK_ENTRIES` in addition
     to the data.
     """
 
@@ -73,7 +73,7 @@ class StreamedProblem:
         generator = torch.Generator().manual_seed(as_seed(self.random_state))
         self.order = torch.randperm(self.num_rows, generator=generator)
         self.shape = self.chunk(self.order[:1]).shape
-        self.max_chunk_rows = max(1, CHUNK_ENTRIES // self.shape[0])
+        self.max_chunk_rows = max(1, CACHE_CHUNK_ENTRIES // self.shape[0])
 
     @classmethod
     def from_factor(

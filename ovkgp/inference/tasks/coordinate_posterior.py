@@ -40,7 +40,7 @@ CG_TOLERANCE, MAX_CG_ITERATIONS = 1e-11, 2000
 
 
 @dataclass(frozen=True)
-class CurveEntries:
+class CoordinateEntries:
     """Observed values of n curves: row index i_e (N,), basis rows h_e (N, ρ), values y_e (N,), noise ratios δ_e (N,).
 
     The noise variance of an entry is c δ_e. Entries of a curve are consecutive.
@@ -55,7 +55,7 @@ class CurveEntries:
         return len(self.values)
 
     @classmethod
-    def compress(cls, basis: list[Tensor], values: list[Tensor], ratios: list[float]) -> CurveEntries:
+    def compress(cls, basis: list[Tensor], values: list[Tensor], ratios: list[float]) -> CoordinateEntries:
         """Collect curves with basis rows (m_i, ρ), values (m_i,) and one noise ratio each; long ones are rotated to ρ values."""
         parts = []
         for i, (H, y, ratio) in enumerate(zip(basis, values, ratios, strict=True)):
@@ -66,7 +66,7 @@ class CurveEntries:
         return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-class CurvePosterior(ProcessPosterior):
+class CoordinatePosterior(ProcessPosterior):
     """Posterior of the coordinates u(x) given entries of curves, with noise variance c δ_e.
 
     `alpha` is C⁻¹ y (N,) of the covariance C of the entries, `log_evidence` their log density (NaN for more than 5000 entries).
@@ -74,7 +74,7 @@ class CurvePosterior(ProcessPosterior):
     O(k ρ N²) or k ρ iterative solves.
     """
 
-    def __init__(self, kernel: Kernel, variances: Tensor, X: Tensor, entries: CurveEntries, noise: float):
+    def __init__(self, kernel: Kernel, variances: Tensor, X: Tensor, entries: CoordinateEntries, noise: float):
         rank = len(variances)
         full = DecomposableKernel(kernel, output_matrix=torch.diag(variances)).double().requires_grad_(False)
         zero = PolynomialMean(rank, -1)
@@ -189,7 +189,7 @@ class CurvePosterior(ProcessPosterior):
         return FunctionDraws(evaluate, k, self.num_dims)
 
 
-def entry_covariance(gram: Tensor, variances: Tensor, entries: CurveEntries, noise: float) -> Tensor:
+def entry_covariance(gram: Tensor, variances: Tensor, entries: CoordinateEntries, noise: float) -> Tensor:
     """Return C = K_X[i_e, i_f] Σ_r t_r h_er h_fr + c δ_e 1(e = f), (N, N)."""
     C = gram[entries.rows][:, entries.rows] * ((entries.basis * variances) @ entries.basis.mT)
     C.diagonal().add_(noise * entries.ratios)
@@ -207,7 +207,7 @@ class CurvePath:
 
 
 @torch.no_grad()
-def curve_path(kernel: Kernel, variances: Tensor, X: Tensor, entries: CurveEntries, noises: Tensor) -> CurvePath:
+def curve_path(kernel: Kernel, variances: Tensor, X: Tensor, entries: CoordinateEntries, noises: Tensor) -> CurvePath:
     """Compute the criteria of several noise levels from one eigendecomposition; requires at most 5000 entries.
 
     `loo_error` is the mean over curves of the squared errors of a curve given all others, weighted by 1/δ. Complexity:
