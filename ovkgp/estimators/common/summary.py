@@ -62,8 +62,9 @@ class ColumnNames(NamedTuple):
 
         Columns of dates and durations are followed by "(days)", the unit of their lengthscales.
         """
-        inputs, outputs = axis_names(estimator)
+        inputs, outputs = _column_names(estimator)
         inputs, outputs = _add_days(inputs, estimator, "input_times_"), _add_days(outputs, estimator, "output_times_")
+        inputs = _select_used(inputs, estimator)
         return cls(inputs, outputs, getattr(estimator, "kernel_", None))
 
 
@@ -82,7 +83,18 @@ class Hyperparameter(NamedTuple):
 
 
 def axis_names(estimator) -> tuple[list[str], list[str]]:
-    """Return the names of inputs and outputs; numbered ones if there are none or two are equal."""
+    """Return the names of the inputs of the model and of the outputs; numbered ones if there are none or two are equal."""
+    inputs, outputs = _column_names(estimator)
+    return _select_used(inputs, estimator), outputs
+
+
+def _select_used(inputs: list[str], estimator) -> list[str]:
+    used = getattr(getattr(estimator, "scaling_", None), "used_inputs", None)
+    return inputs if used is None else [inputs[i] for i in used]
+
+
+def _column_names(estimator) -> tuple[list[str], list[str]]:
+    """Return the names of all inputs and outputs, distinct."""
     inputs = [f"x{i}" for i in range(estimator.n_features_in_)]
     output_names = getattr(estimator, "output_names_", [])
     outputs = [f"y{a}" for a in range(len(output_names))]
@@ -244,7 +256,9 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
     name = "mixture of candidates" if is_mixture else f"{estimator.kernel_} kernel"
     lines = [f"GPRegressor: {name}, {_approximation(estimator)}"]
     about = {"data": _data(estimator)}
-    names, roles = axis_names(estimator), ("input", "output")
+    if unused := [name for name in _column_names(estimator)[0] if name not in axis_names(estimator)[0]]:
+        about["not used"] = f"{_listed(unused)} (constant)"
+    names, roles = _column_names(estimator), ("input", "output")
     units = [
         label
         for role, own in zip(roles, names, strict=True)

@@ -185,7 +185,7 @@ class GPRegressor(PosteriorRegressor):
     wide priors. Their weights maximize the density of held-out rows (stacking). Correlations between new observations of
     different outputs are those of the leave-one-out residuals. If outputs are missing or rows are few per output, coupled
     outputs with a full noise covariance are candidates too, and a Helmholtz kernel if there are as many outputs as inputs, two
-    or three, of similar scales. `gp_` is the heaviest candidate with independent or coupled outputs, at its mode.
+    or three, of similar scales. Constant inputs are not used, and their values do not change predictions. `gp_` is the heaviest candidate with independent or coupled outputs, at its mode.
 
     Posteriors of all draws that need more than 1 GB (with the exact kernel beyond about 1500 rows, or 1500 observed entries if
     the kernel is not separable or outputs are missing) are recomputed at every call. Use fewer draws or features there.

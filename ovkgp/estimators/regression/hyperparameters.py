@@ -140,7 +140,7 @@ def export(estimator, X=None, Y=None, noise=None):
 def _candidate_draws(estimator, attrs: dict) -> xarray.Dataset:
     """Return the draws of the candidates of a mixture and their weights; names of others than that of `gp_` have a prefix."""
     stack, shown = estimator.posterior_, next(iter(estimator.candidates_))
-    axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, *axis_names(estimator))
+    axes = Axes(*map(tuple, axis_names(estimator)))
     merged = None
     for name, values in stack.named_draws().items():
         group = _convert_hyperparameters(estimator, make_named_group(values, axes))
@@ -227,7 +227,8 @@ def _point(estimator, X, Y, noise):
     """Return the point estimate of a model without draws as one draw, in standardized units."""
     if (X is None) != (Y is None):
         raise InputError("X and Y must be passed together. Pass the training data or neither.")
-    names = dict(zip(("input_names", "output_names"), axis_names(estimator), strict=True))
+    inputs, outputs = axis_names(estimator)
+    names = {"input_names": inputs, "output_names": outputs}
     if X is not None:
         given = estimator._further_table(X, Y, noise).scaled(estimator.scaling_)
         return point_arviz(estimator.gp_, *given, **names)
@@ -238,5 +239,5 @@ def _point(estimator, X, Y, noise):
         return point_arviz(estimator.gp_, data.X, data.Y, data.noise, **names)
     values = {name: value[None, None] for name, value in named_values(estimator.gp_).items()}
     reason = "omitted: the model stores no training rows; to_arviz(X, Y) computes it"
-    axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, **names)
+    axes = Axes(tuple(inputs), tuple(outputs))
     return to_arviz_object({"posterior": make_named_group(values, axes, {"log_likelihood": reason})})
