@@ -230,19 +230,17 @@ def format_values(values: dict[str, Tensor], estimator, structure: str, scaling:
     )
 
 
-def list_active_bounds(estimator) -> list[str]:
-    """List the hyperparameters of a fitted `GPRegressor` that ended at a bound, with column names."""
-    if estimator.fit_report_ is None:
-        return []
+def list_active_bounds(gp, bounds: Iterable[tuple[str, int, str]], names: ColumnNames) -> list[str]:
+    """List the hyperparameters of a model that ended at a bound (`FitReport.active_bounds`), with column names."""
     codes = {"lower": 1.0, "upper": 4.0}  # variances are listed by their roots
-    marks, others = {name: np.zeros((1, 1, *value.shape)) for name, value in named_values(estimator.gp_).items()}, {}
-    for path, index, side in estimator.fit_report_.active_bounds:
-        name = short_name(estimator.gp_, path)
+    marks, others = {name: np.zeros((1, 1, *value.shape)) for name, value in named_values(gp).items()}, {}
+    for path, index, side in bounds:
+        name = short_name(gp, path)
         if name in marks and not (marks[name].ndim == 4 and name.rpartition(".")[2] in MATRICES):
             marks[name].flat[index] = codes[side]
         else:  # a part of a matrix between outputs
             others[f"{name.replace('_', ' ')} is at its {side} bound"] = None
-    rows = (row for row in list_hyperparameters(marks, ColumnNames.of(estimator)) if row.draws.item() > 0)
+    rows = (row for row in list_hyperparameters(marks, names) if row.draws.item() > 0)
     sides = {code: side for side, value in codes.items() for code in (value, np.sqrt(value))}
     columns = ((row, ", ".join(filter(None, row[1:3]))) for row in rows)
     found = [f"{row.parameter} ({text}) is at its {sides[row.draws.item()]} bound" for row, text in columns]
@@ -300,8 +298,8 @@ def describe_candidates(candidates: dict, evidence: str) -> str:
     return f"{', '.join(scores)}: weight (mean log density of held-out entries)"
 
 
-def summarize_facts(estimator) -> Summary:
-    """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line."""
+def summarize_facts(estimator, problems: Sequence[str] = ()) -> Summary:
+    """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line, and notes on problems."""
     inputs = estimator.label_units("input", estimator.input_names or range(estimator.n_features_in_))
     found = {"estimator": type(estimator).__name__, "inputs": ", ".join(inputs)}
     for attribute, label in {"output_names_": "outputs", "classes_": "classes"}.items():
@@ -315,7 +313,8 @@ def summarize_facts(estimator) -> Summary:
         if hasattr(estimator, attribute):
             found[label] = f"{getattr(estimator, attribute):.4g}"
     width = max(map(len, found))
-    return Summary("\n".join(f"{label:<{width}}  {text}" for label, text in found.items()))
+    lines = [f"{label:<{width}}  {text}" for label, text in found.items()]
+    return Summary("\n".join([*lines, *(f"note: {text}" for text in problems)]))
 
 
 def format_hyperparameters(rows: list[Hyperparameter]) -> list[str]:

@@ -36,12 +36,7 @@ from ovkgp.estimators.common.prediction_columns import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
-from ovkgp.estimators.common.validation import (
-    convert_output_times,
-    input_table,
-    output_names,
-    raise_input_errors,
-)
+from ovkgp.estimators.common.validation import convert_output_times, input_table, output_names, raise_input_errors
 from ovkgp.estimators.quantiles.conformal import calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
@@ -335,6 +330,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             self._data, self._seed = rows, seed
             if self.calibrate and not self.fit_report_.interrupted:
                 self._calibrate(model, side)
+            for problem in rows.list_problems():
+                warnings.warn(problem, FitWarning, stacklevel=2)
         return self
 
     def _calibrate(self, model: QuantileModel, side: TaskSide) -> None:
@@ -568,6 +565,10 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             return found
         lower, upper = self.predict_interval(X, request.level or DEFAULT_INTERVAL_LEVEL)
         return found | {f"{name}_low": lower, f"{name}_high": upper}
+
+    def list_problems(self) -> list[str]:
+        """List problems of training and data, such as copied rows."""
+        return [*super().list_problems(), *self._data.list_problems()]
 
     def list_parameters(self) -> list[Hyperparameter]:
         """List λ, residual scale and lengthscales."""

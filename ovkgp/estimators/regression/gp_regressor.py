@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description, describe_gp, list_likelihood_formulas
-from ovkgp.estimators.common.fit_checks import list_fit_problems
+from ovkgp.estimators.common.fit_checks import list_fit_notes, list_fit_problems, list_training_problems
 from ovkgp.estimators.common.named_kernels import (
     ALIASES,
     BASE_KERNEL,
@@ -85,6 +85,7 @@ from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
 STANDARDIZED = "standardized (`scaling_`); the methods of the estimator use original units"  # units of `posterior_`
@@ -398,8 +399,15 @@ class GPRegressor(PosteriorRegressor):
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
 
     def _warn(self) -> None:
-        for problem in self.list_problems():
-            warnings.warn(problem, FitWarning, stacklevel=3)
+        # the optimizer of a single model, and Ctrl-C, have warned already
+        known = (
+            []
+            if isinstance(self.posterior_, StackPosterior) and not self.fit_report_.interrupted
+            else list_training_problems(self)
+        )
+        for problem in list_fit_problems(self):
+            if problem not in known:
+                warnings.warn(problem, FitWarning, stacklevel=3)
 
     def fit_stream(self, chunks: Iterable, *, checkpoint=None) -> GPRegressor:
         """Fit the model to a table in chunks, which may be larger than memory, in two passes.
@@ -560,8 +568,8 @@ class GPRegressor(PosteriorRegressor):
         return summarize(self, self.list_problems())
 
     def list_problems(self) -> list[str]:
-        """List problems of the fit, such as active bounds, few rows, copied rows or signals taken for noise."""
-        return list_fit_problems(self)
+        """List problems of the fit, such as active bounds, few rows, copied rows or signals taken for noise, and notes."""
+        return [*list_fit_problems(self), *list_fit_notes(self)]
 
     def list_parameters(self) -> list[Hyperparameter]:
         """List the hyperparameters in original units."""
@@ -590,9 +598,7 @@ class GPRegressor(PosteriorRegressor):
 
     def _about(self) -> dict[str, Any]:
         has_floor = self.approximation_ not in ("orff", "nystrom") or self.variance != "features"
-        is_trained = self.noise_ is not None and isinstance(self.noise, str) and self.hyperparameters != "fixed"
         return super()._about() | {
-            "trained_noise": np.diag(self.noise_) if is_trained else None,
             "formulas": list_likelihood_formulas(self),
             "warnings": () if has_floor else (NO_VARIANCE_FLOOR,),
             "num_observed": self._num_observed,

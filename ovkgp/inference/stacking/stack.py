@@ -54,12 +54,17 @@ MIN_WEIGHT = 0.01  # candidates with a smaller weight are dropped
 class CandidateScore:
     """Weight of a candidate, its mean log density per held-out entry, and the standard error of that mean.
 
-    A weight of 0 is that of a candidate that was screened out on a subset of the rows.
+    A weight of 0 is that of a candidate that was screened out on a subset of the rows. `report` is that of its training on all rows,
+    `khat` the largest Pareto k̂ of the weights of its draws over the outputs, if there are enough draws, and `rough_outputs` are the
+    outputs whose draws were replaced by the mode, since they lie far below it.
     """
 
     weight: float
     log_density: float
     standard_error: float
+    report: FitReport | None = None
+    khat: float | None = None
+    rough_outputs: tuple[int, ...] = ()
 
 
 class StackPosterior(MixturePosterior):
@@ -208,7 +213,9 @@ def _fit(
     densities = np.stack([fit.log_density for fit in fits], -1)  # (n, p, K)
     weights = stacking_weights(np.nansum(densities, 1))
     scores = {name: replace(score, weight=0.0) for name, score in screened.items()}
-    scores |= {fit.name: _score(fit.log_density, weight) for fit, weight in zip(fits, weights, strict=True)}
+    for fit, weight in zip(fits, weights, strict=True):
+        about = {"report": fit.report, "khat": fit.khat, "rough_outputs": fit.rough_outputs}
+        scores[fit.name] = replace(_score(fit.log_density, weight), **about)
     correlation = residual_correlation(np.tensordot(np.stack([fit.scores for fit in fits], -1), weights, 1))
     kept = np.flatnonzero(weights >= MIN_WEIGHT)
     parts = [fits[i].posterior for i in kept]
