@@ -610,8 +610,10 @@ class GPRegressor(PosteriorRegressor):
 
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. The posterior of the mixture
         `kernel="auto"` has equally weighted draws of the hyperparameters of its candidates, with the prefix of their names
-        except those of `gp_`, and their weights as the variable `weight`. Otherwise the posterior has one
-        draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-row-out log densities; a variational model
+        except those of `gp_`, and their weights as the variable `weight`. Its log_likelihood has, for each draw and for `az.loo`,
+        the log density of each row given the others: that of the weighted candidates at this draw, each the product of the marginal
+        densities of the outputs. Otherwise the posterior has one
+        draw, and its attribute `elpd_loo` (also of a mixture) is the sum of the closed-form leave-one-row-out log densities; a variational model
         has a log_likelihood of 1000 draws of the latent functions instead, for `az.loo`. Hyperparameters of independent
         outputs have the dimension `output`; those of sums are prefixed, as in `curl_free.lengthscale` or
         `component_1.output_matrix`.
