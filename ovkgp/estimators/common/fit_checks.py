@@ -11,7 +11,7 @@ from ovkgp.estimators.common.named_kernels import FIELDS
 from ovkgp.estimators.common.summary import ColumnNames, list_active_bounds, pluralize
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.stacking.stack import CandidateScore
+from ovkgp.inference.stacking.stack import CandidateScore, StackPosterior
 from ovkgp.kernels import IndependentKernel
 from ovkgp.kernels.evaluation import evaluate_kernel
 
@@ -98,7 +98,8 @@ def list_copied_rows(X: np.ndarray, Y: np.ndarray, num_rows: int | None = None) 
 
 def _heavy_candidates(estimator) -> dict[str, CandidateScore]:
     """Return the scores of the candidates of a mixture with a weight of at least 5 %, by name, if they have reports."""
-    scores = getattr(estimator, "candidates_", {}) if getattr(estimator, "kernel_", None) == "auto" else {}
+    is_stack = isinstance(getattr(estimator, "posterior_", None), StackPosterior)
+    scores = estimator.candidates_ if is_stack else {}
     return {name: one for name, one in scores.items() if one.weight >= MIN_REPORTED_WEIGHT and one.report is not None}
 
 

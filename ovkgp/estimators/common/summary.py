@@ -13,11 +13,12 @@ import numpy as np
 from torch import Tensor
 
 from ovkgp.criticism.calibration import Coverage
-from ovkgp.estimators.common.named_kernels import num_features
+from ovkgp.estimators.common.named_kernels import SEPARABLE_LIMIT, name_structure, num_features
 from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, values_in_units
 from ovkgp.inference.likelihoods import Likelihood, PerOutput
 from ovkgp.inference.sampling.arviz_data import factorization_cost
 from ovkgp.inference.sampling.diagnostics import rhat
+from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.training.log_posterior import named_values, short_name
 
 MIN_OBSERVATIONS_PER_OUTPUT = 10  # outputs with fewer observations get a note
@@ -250,8 +251,10 @@ def list_active_bounds(gp, bounds: Iterable[tuple[str, int, str]], names: Column
 def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
     """Describe a fitted `GPRegressor`: data, evidence, hyperparameters in original units, and notes on problems."""
     counts, evidence = estimator._num_observed, evidence_name(estimator)
-    is_mixture = estimator.kernel_ == "auto"
+    is_mixture = isinstance(estimator.posterior_, StackPosterior)
     name = "mixture of candidates" if is_mixture else f"{estimator.kernel_} kernel"
+    if estimator.kernel_ == "auto" and not is_mixture:  # after partial_fit
+        name = f"kernel of the candidate {next(iter(estimator.candidates_))}"
     lines = [f"GPRegressor: {name}, {_approximation(estimator)}"]
     about = {"data": _data(estimator)}
     if unused := [name for name in _column_names(estimator)[0] if name not in axis_names(estimator)[0]]:
@@ -270,6 +273,8 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
         about[evidence] += f"; optimization: {estimator.fit_report_.message}"
     if hasattr(estimator, "candidates_"):
         about["candidates"] = describe_candidates(estimator.candidates_, evidence)
+    if name_structure(estimator.kernel) == "auto" and not is_mixture:
+        about["one model"] = f"no mixture of candidates, because of {_reason_for_one_model(estimator)}"
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
     if (held_out := _describe_held_out_rows(estimator)) is not None:
@@ -286,6 +291,23 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
     ]
     lines += [f"  note: {text}" for text in problems]
     return Summary("\n".join(lines))
+
+
+def _reason_for_one_model(estimator) -> str:
+    """Name what makes `kernel="auto"` one model; `uses_stack` of the training has the same conditions."""
+    data = estimator.training_observations()
+    num_rows = max(estimator._num_observed) if data is None else data.num_rows
+    reasons = {
+        f"likelihood={estimator.likelihood!r}": estimator.likelihood != "gaussian",
+        f"hyperparameters={estimator.hyperparameters!r}": estimator.hyperparameters not in ("auto", "evidence"),
+        "a kernel object as base_kernel": not isinstance(estimator.base_kernel, str),
+        f"approximation={estimator.approximation!r}": estimator.approximation not in ("auto", "exact"),
+        f"more than {SEPARABLE_LIMIT} rows": num_rows > SEPARABLE_LIMIT,
+        "rows that were added to the statistics of features": hasattr(estimator, "statistics_"),
+        "noise that is shared by outputs or correlated": not isinstance(estimator.noise, str)
+        or (estimator.noise != "per_output" and estimator.n_outputs_ > 1),
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), "a checkpoint")
 
 
 def describe_candidates(candidates: dict, evidence: str) -> str:

@@ -157,6 +157,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         Seed of features, random measures and folds.
     verbose : int, default=0
         If 1, progress is shown.
+    restarts : int, default=1
+        Number of optimization runs of `lengthscale="auto"`, from the best lengthscales of a grid; the best is kept.
 
     Attributes
     ----------
@@ -250,6 +252,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         max_iter=5000,
         random_state=None,
         verbose=0,
+        restarts=1,
     ):
         self.kernel = kernel
         self.lengthscale = lengthscale
@@ -279,6 +282,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         self.max_iter = max_iter
         self.random_state = random_state
         self.verbose = verbose
+        self.restarts = restarts
 
     def check_options(self) -> None:
         """Check the options and their combinations."""

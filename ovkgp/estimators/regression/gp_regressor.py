@@ -106,8 +106,11 @@ class GPRegressor(PosteriorRegressor):
     Parameters
     ----------
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
-        Structure of the kernel. "auto" is a mixture of candidates of independent outputs for up to 4000 rows, and one model
-        beyond (see Notes); "decomposable" (also "icm") couples the outputs; "lmc" is a sum of `rank` decomposable kernels;
+        Structure of the kernel. "auto" is a mixture of candidates of independent outputs (see Notes) for up to 4000 rows, a
+        Gaussian likelihood, noise per output or known, and `hyperparameters` "auto" or "evidence". Otherwise (more rows, features, `partial_fit`,
+        streams, `checkpoint=`, noise "shared" or "full", draws, other likelihoods, a kernel object as `base_kernel`), it is one model,
+        which `summary()` says: "independent" if Y is complete and the likelihood Gaussian, and else that or
+        "decomposable", whichever has the larger evidence minus the number of its parameters (`candidates_`); "decomposable" (also "icm") couples the outputs; "lmc" is a sum of `rank` decomposable kernels;
         the last three are for vector fields. A kernel object is copied and used in original units: its values, priors and
         constraints are, and X and Y are not scaled.
     base_kernel : {"auto", "matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="auto"
@@ -126,7 +129,9 @@ class GPRegressor(PosteriorRegressor):
         Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p) in units of Y is fixed.
     hyperparameters : {"auto", "evidence", "fixed", "laplace", "svi", "nuts"}, default="auto"
         "auto" averages the candidates of `kernel="auto"` over draws around the mode of their hyperparameters where rows are
-        few, and is "evidence" otherwise. "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
+        few, and is "evidence" otherwise: 32 draws up to 150 rows and 16 beyond, while rows times hyperparameters of an output are at
+        most 12 000, halved until the factorizations of an output need at most 32 MB (16 draws up to 500 rows, 8 up to 707, none
+        beyond). "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
         to the scales of the data, on all other parameters of kernel and noise. "fixed" keeps those of a kernel object, in
         original units, and sets a noise given by name to a tenth of the variance of each output. The others train and then
         sample them; predictions average over the draws.
@@ -173,7 +178,8 @@ class GPRegressor(PosteriorRegressor):
         log p(Y), averaged over draws, or the evidence lower bound of a variational model, in original units.
     candidates_ : dict
         For `kernel="auto"`, the weight of each candidate, its mean log density of held-out entries in original units, and
-        the standard error of that mean, that of `gp_` first; log evidence minus the number of trained parameters if one structure was selected.
+        the standard error of that mean, that of `gp_` first, with the report of its training, k̂ of its draws and the outputs
+        whose draws were replaced by the mode; log evidence minus the number of trained parameters if one structure was selected.
     fit_report_ : FitReport or None
         Report of the optimization; None for "fixed".
     output_names_, n_outputs_, n_features_in_, feature_names_in_
