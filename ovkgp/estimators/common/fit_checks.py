@@ -15,7 +15,7 @@ from ovkgp.inference.stacking.stack import CandidateScore, StackPosterior
 from ovkgp.kernels import IndependentKernel
 from ovkgp.kernels.evaluation import evaluate_kernel
 
-MAX_NOISE_FRACTION = 0.9  # noise above this fraction of the variance of an output leaves nothing to the function
+MAX_NOISE_FRACTION = 0.95  # noise above this fraction of the variance of an output leaves nothing to the function
 MAX_NEIGHBOR_RATIO = (
     0.5  # mean squared difference of neighbors over twice the variance: 1 for noise, 0 for a smooth function
 )
