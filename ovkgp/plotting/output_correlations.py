@@ -72,7 +72,9 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
 def compute_output_correlations(estimator) -> np.ndarray:
     """Compute the prior correlations (p, p) of the latent outputs at a point, averaged over draws if there are any."""
     check_estimator(estimator)
-    point = torch.full((estimator.n_features_in_,), 0.5, dtype=torch.float64)  # a point of every domain
+    used = getattr(getattr(estimator, "scaling_", None), "used_inputs", None)
+    num_inputs = estimator.n_features_in_ if used is None else len(used)
+    point = torch.full((num_inputs,), 0.5, dtype=torch.float64)  # a point of every domain
     with torch.no_grad():
         blocks = [block(kernel, point, point).numpy() for kernel in estimator.output_kernels()]
     if not blocks:

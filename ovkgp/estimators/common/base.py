@@ -299,13 +299,26 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         )
 
     def lengthscales(self) -> dict[str, np.ndarray]:
-        """Return lengthscales (S, k) in standardized units by name; S is 1 unless they were sampled."""
+        """Return lengthscales (S, k) in standardized units by name; S is 1 unless they were sampled.
+
+        Constant inputs that a model with one lengthscale per input does not use have the lengthscale infinity.
+        """
         if self.hyperparameter_draws is None:
             found = {name: value.detach().numpy()[None] for name, value in hyperparameters(self.gp_.kernel).items()}
         else:
             group = self.hyperparameter_draws["posterior"].stack(sample=("chain", "draw")).transpose("sample", ...)
             found = {str(name): group[name].values for name in group.data_vars}
-        return {n: v.reshape(len(v), -1) for n, v in found.items() if n.rpartition(".")[2] == LENGTHSCALE}
+        found = {n: v.reshape(len(v), -1) for n, v in found.items() if n.rpartition(".")[2] == LENGTHSCALE}
+        used = self.scaling_.used_inputs
+        return {name: self._expand(values, used) for name, values in found.items()}
+
+    def _expand(self, values: np.ndarray, used: np.ndarray) -> np.ndarray:
+        """Add infinity for inputs that are not used, if there is one value (S, k) per input."""
+        if values.shape[1] != len(used) or len(used) == self.n_features_in_:
+            return values
+        expanded = np.full((len(values), self.n_features_in_), np.inf)
+        expanded[:, used] = values
+        return expanded
 
     def output_kernels(self) -> Iterator[Kernel]:
         """Yield the kernel, of each draw if there are any; the next one may replace its values."""

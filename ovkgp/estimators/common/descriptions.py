@@ -37,7 +37,6 @@ class ModelDescription:
     num_rows: int | None = None  # number of training rows
     num_observed: np.ndarray | None = None  # observed training entries of each output
     num_entries: int | None = None  # observed training entries of all outputs
-    trained_noise: np.ndarray | None = None  # trained variance of each output
 
 
 STRUCTURES = {  # descriptions by structure, as in `kernel_`; "single" is any of one output, "identity" is k(x, z) I

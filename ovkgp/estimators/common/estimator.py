@@ -23,6 +23,7 @@ from ovkgp.estimators.common.descriptions import (
     describe_penalty,
     describe_training,
 )
+from ovkgp.estimators.common.fit_checks import list_fit_notes, list_training_problems
 from ovkgp.estimators.common.options import check_constraints
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize, summarize_facts
@@ -202,11 +203,11 @@ class Estimator(SavableMixin, BaseEstimator):
     def summary(self) -> Summary:
         """Return a text with the columns, the size and the training of the model."""
         check_is_fitted(self)
-        return summarize_facts(self)
+        return summarize_facts(self, self.list_problems())
 
     def list_problems(self) -> list[str]:
         """List problems of the fit that a user should know of."""
-        return []
+        return [*list_training_problems(self), *list_fit_notes(self)]
 
     @property
     def hyperparameter_draws(self):

@@ -1,4 +1,4 @@
-"""Problems of a fitted `GPRegressor` that a user should know of: one list for warnings of `fit`, `summary()` and the report."""
+"""Problems of a fitted estimator that a user should know of: one list for warnings of `fit`, `summary()` and the report."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from linear_operator import to_dense
 
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
-from ovkgp.estimators.common.summary import list_active_bounds, pluralize
+from ovkgp.estimators.common.summary import ColumnNames, list_active_bounds, pluralize
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.stacking.stack import CandidateScore, StackPosterior
 from ovkgp.kernels import IndependentKernel
 from ovkgp.kernels.evaluation import evaluate_kernel
 
@@ -25,34 +26,106 @@ MIN_UNEXPLAINED_FRACTION = 0.5  # leave-one-out error over the variance of an ou
 MAX_RESOLVED_FRACTION = 0.55  # effective rank of the prior at the inputs, relative to the number of features
 MAX_RANK_ENTRIES = 600  # rows times outputs from which the effective rank is estimated
 MIN_OUTPUT_DIFFERENCE = 1e-10  # 1 − r² of outputs that are multiples of each other
-MAX_COPIED_FRACTION = 0.05  # fraction of rows that may be copies of others
-MIN_DISTINCT_FRACTION = (
-    0.2  # with fewer distinct outputs among the rows, they are counts or labels, which repeat by nature
-)
+MIN_COPIED_FRACTION, MIN_COPIES = (
+    0.05,
+    10,
+)  # copies of other rows that are reported: this fraction, or this number if less
+MIN_REPORTED_WEIGHT = 0.05  # weight of the candidates of a mixture whose training is checked
+MIN_ROWS_PER_INPUT = 2  # rows that are needed to tell which inputs matter
 
 
 def list_fit_problems(estimator) -> list[str]:
-    """List what is wrong with a fit, as sentences.
+    """List what is wrong with the fit of a `GPRegressor`, as sentences: what `fit` warns of.
 
-    Active bounds, few rows, features that are too few for the lengthscale, copied rows and outputs, signals taken for noise, and
-    outputs that the prior cannot represent. Complexity: O(n log n), and O(1000²·d) for neighbors.
+    Training without convergence, active bounds, few rows, features that are too few for the lengthscale, copied rows and outputs,
+    signals taken for noise, and outputs that the prior cannot represent. Complexity: O(n log n), and O(1000²·d) for neighbors.
     """
-    bounds = list_active_bounds(estimator)
-    found = (
-        [
-            f"Training ended at a bound: {'; '.join(bounds)}. Check the outputs for duplicated or noise-free rows and the inputs for constant columns."
-        ]
-        if bounds
-        else []
-    )
+    found = [*list_training_problems(estimator), *_active_bounds(estimator)]
     found += [*_few_rows(estimator), *_unresolved_lengthscales(estimator)]
-    data = estimator.training_observations()
-    if data is None or estimator.noise_ is None:
+    if (data := _stored_observations(estimator)) is None:
         return found
     X, Y = data.X.numpy(), data.Y.numpy()
+    found += list_copied_rows(X, Y)
+    if estimator.noise_ is None:
+        return found
     missed = _missed_signals(estimator, X, Y)
     unrepresented = [] if missed else _unrepresented_outputs(estimator, data)
-    return [*found, *_copied_rows(X, Y), *_copied_outputs(estimator, Y), *missed, *unrepresented]
+    return [*found, *_copied_outputs(estimator, Y), *missed, *unrepresented]
+
+
+def list_fit_notes(estimator) -> list[str]:
+    """List what a user of any fitted estimator may want to know, of which `fit` does not warn.
+
+    Few rows for the number of inputs, outputs without signal, and hyperparameters whose draws were replaced by their mode.
+    """
+    return [*_few_rows_per_input(estimator), *_noisy_outputs(estimator), *_replaced_draws(estimator)]
+
+
+def list_training_problems(estimator) -> list[str]:
+    """List why the training of any estimator ended early: for a mixture, of all candidates with a weight of at least 5 %."""
+    if (report := estimator.fit_report) is None:
+        return []
+    if report.interrupted:
+        return ["Training was interrupted; the best parameters so far are kept. Fit again to complete it."]
+    scores = _heavy_candidates(estimator)
+    if names := [name for name, score in scores.items() if not score.report.converged]:
+        subject = "the candidate" if len(names) == 1 else "the candidates"
+        return [
+            f"Training of {subject} {quote_names(names)} did not converge; other values may fit better. Check the data for extreme scales, or use restarts=3."
+        ]
+    if scores or report.converged:
+        return []
+    reason = report.messages[0]
+    return [f"Training did not converge ({reason}); other values may fit better. Fit again with more iterations."]
+
+
+def list_copied_rows(X: np.ndarray, Y: np.ndarray, num_rows: int | None = None) -> list[str]:
+    """Report rows of X (n, d), Y (n, p) that are copies, unless rows with equal inputs differ, as repeated measurements and labels do.
+
+    They are at least 5 % of the rows or at least 10. `num_rows` is the number of rows before copies were merged; None is n.
+    """
+    rows = np.c_[X, np.nan_to_num(Y, nan=np.inf)]
+    num_distinct, num_inputs = (len(np.unique(part, axis=0)) for part in (rows, X))
+    num_rows = len(rows) if num_rows is None else num_rows
+    num_copies = num_rows - num_distinct
+    if num_copies < max(1, min(MIN_COPIED_FRACTION * num_rows, MIN_COPIES)) or num_distinct > num_inputs:
+        return []
+    verb = "is an exact copy of another" if num_copies == 1 else "are exact copies of others"
+    return [
+        f"{pluralize(num_copies, 'row')} of {num_rows} {verb}, which the model takes for independent observations, so that it is overconfident. Remove copies (a join may have made them)."
+    ]
+
+
+def _heavy_candidates(estimator) -> dict[str, CandidateScore]:
+    """Return the scores of the candidates of a mixture with a weight of at least 5 %, by name, if they have reports."""
+    is_stack = isinstance(getattr(estimator, "posterior_", None), StackPosterior)
+    scores = estimator.candidates_ if is_stack else {}
+    return {name: one for name, one in scores.items() if one.weight >= MIN_REPORTED_WEIGHT and one.report is not None}
+
+
+def _stored_observations(estimator) -> Observations | None:
+    """Return the training rows in standardized units; a variational model that was loaded has none."""
+    data = estimator.training_observations()
+    return getattr(estimator.gp_, "observations_", None) if data is None else data
+
+
+def _active_bounds(estimator) -> list[str]:
+    """Report hyperparameters at a bound; those of other candidates than that of `gp_` with the name of the candidate."""
+    names, report = ColumnNames.of(estimator), estimator.fit_report_
+    found = [] if report is None else list_active_bounds(estimator.gp_, report.active_bounds, names)
+    if heavy := _heavy_candidates(estimator):
+        shown = next(iter(estimator.candidates_))
+        found = found if shown in heavy else []
+        for candidate in estimator.posterior_.candidates:
+            if candidate.name in heavy and candidate.name != shown:
+                gp = candidate.make_gp(len(names.inputs), len(names.outputs))
+                own = list_active_bounds(gp, heavy[candidate.name].report.active_bounds, names)
+                found += [f"{text} in the candidate '{candidate.name}'" for text in own]
+    if not found:
+        return []
+    return [
+        f"Training ended at a bound: {'; '.join(found)}. Check the outputs for duplicated or noise-free rows and the inputs for constant columns."
+    ]
 
 
 def _few_rows(estimator) -> list[str]:
@@ -114,17 +187,6 @@ def _effective_ranks(kernel, X: torch.Tensor, num_outputs: int) -> list[float]:
     return found
 
 
-def _copied_rows(X: np.ndarray, Y: np.ndarray) -> list[str]:
-    rows = np.c_[X, np.nan_to_num(Y, nan=np.inf)]
-    num_distinct, num_inputs = (len(np.unique(part, axis=0)) for part in (rows, X))
-    num_copies = len(rows) - num_distinct
-    if num_copies <= MAX_COPIED_FRACTION * len(rows) or num_distinct > num_inputs:
-        return []  # rows with the same inputs differ in their outputs, as repeated measurements and labels do
-    return [
-        f"{pluralize(num_copies, 'row')} of {len(rows)} are exact copies of others, from which the model infers too little noise. Remove copies (a join may have made them)."
-    ]
-
-
 def _copied_outputs(estimator, Y: np.ndarray) -> list[str]:
     """Name outputs of a coupled model that are multiples of another, including their noise."""
     if Y.shape[1] == 1 or isinstance(estimator.gp_.kernel, IndependentKernel):
@@ -173,14 +235,7 @@ def _unrepresented_outputs(estimator, data: Observations) -> list[str]:
 
 def _missed_signals(estimator, X: np.ndarray, Y: np.ndarray) -> list[str]:
     """Name outputs that are called noise although neighbors have similar values."""
-    variances, noise = np.nanvar(Y, 0), np.diag(estimator.noise_) / estimator.scaling_.output_scale**2
-    names = [
-        name
-        for a, name in enumerate(estimator.output_labels())
-        if variances[a] > 0
-        and noise[a] > MAX_NOISE_FRACTION * variances[a]
-        and _neighbor_ratio(X, Y[:, a]) < MAX_NEIGHBOR_RATIO
-    ]
+    names = [name for name, ratio in _find_noisy_outputs(estimator, X, Y) if ratio < MAX_NEIGHBOR_RATIO]
     if not names:
         return []
     verb = "is" if len(names) == 1 else "are"
@@ -188,6 +243,49 @@ def _missed_signals(estimator, X: np.ndarray, Y: np.ndarray) -> list[str]:
     if estimator.kernel_ in FIELDS:
         fix = 'Use kernel="auto": the outputs may not be such a field.'
     return [f"{quote_names(names)} {verb} explained as noise, although neighboring rows have similar values. {fix}"]
+
+
+def _noisy_outputs(estimator) -> list[str]:
+    """Name outputs of which nearly all variation is noise, also for their neighbors."""
+    noise = getattr(estimator, "noise_", None)
+    is_trained = isinstance(getattr(estimator, "noise", None), str) and estimator.hyperparameters != "fixed"
+    if not is_trained or not isinstance(noise, np.ndarray) or (data := estimator.training_observations()) is None:
+        return []
+    found = _find_noisy_outputs(estimator, data.X.numpy(), data.Y.numpy())
+    if not (names := [name for name, ratio in found if ratio >= MAX_NEIGHBOR_RATIO]):
+        return []
+    return [f"Nearly all variation of {quote_names(names)} is attributed to noise: the inputs explain little of it."]
+
+
+def _find_noisy_outputs(estimator, X: np.ndarray, Y: np.ndarray) -> list[tuple[str, float]]:
+    """Return outputs whose noise is nearly all of their variance, and their ratio of the differences of neighbors."""
+    variances, noise = np.nanvar(Y, 0), np.diag(estimator.noise_) / estimator.scaling_.output_scale**2
+    return [
+        (name, _neighbor_ratio(X, Y[:, a]))
+        for a, name in enumerate(estimator.output_labels())
+        if variances[a] > 0 and noise[a] > MAX_NOISE_FRACTION * variances[a]
+    ]
+
+
+def _few_rows_per_input(estimator) -> list[str]:
+    """Compare the number of rows with that of inputs that vary."""
+    if estimator.kind not in ("table", "target") or (rows := estimator.training_data()) is None:
+        return []
+    X = np.asarray(rows[0])
+    num_inputs = int((np.ptp(X, axis=0) > 0).sum()) if X.ndim == 2 and len(X) else 0
+    if num_inputs < 2 or len(X) >= MIN_ROWS_PER_INPUT * num_inputs:
+        return []
+    return [f"{pluralize(len(X), 'row')} for {num_inputs} inputs may be too few to identify the relevant inputs."]
+
+
+def _replaced_draws(estimator) -> list[str]:
+    """Name candidates whose draws lie far below the mode of their hyperparameters."""
+    names = [name for name, score in _heavy_candidates(estimator).items() if score.rough_outputs]
+    if not names:
+        return []
+    return [
+        f"The posterior of the hyperparameters of {quote_names(names)} is far from Gaussian in the logarithm, so that only its mode is used for some outputs, and intervals may be too narrow."
+    ]
 
 
 def _neighbor_ratio(X: np.ndarray, y: np.ndarray) -> float:

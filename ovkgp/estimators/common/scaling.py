@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -63,6 +63,11 @@ class Moments:
         """Standard deviation (k,) of each column, with the divisor n."""
         return _unit(self.largest) * np.sqrt(self.squares / np.maximum(self.count, 1))
 
+    @property
+    def is_constant(self) -> np.ndarray:
+        """Whether each column (k,) is constant, up to rounding."""
+        return self.std <= np.finfo(np.float64).eps * 16 * np.abs(self.mean)
+
     def __add__(self, other: Moments) -> Moments:
         largest = np.maximum(self.largest, other.largest)
         unit, count = _unit(largest), self.count + other.count
@@ -79,12 +84,13 @@ def _unit(largest: np.ndarray) -> np.ndarray:
 @storable_record
 @dataclass(frozen=True)
 class Scaling:
-    """Offsets and scales of inputs (d,) and outputs (p,), as float64 arrays."""
+    """Offsets and scales of inputs (d,) and outputs (p,), as float64 arrays, and the indices of inputs that the model does not use."""
 
     input_offset: np.ndarray
     input_scale: np.ndarray
     output_offset: np.ndarray
     output_scale: np.ndarray
+    unused_inputs: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @classmethod
     def none(cls, num_inputs: int, num_outputs: int) -> Scaling:
@@ -114,9 +120,19 @@ class Scaling:
         unscaled = cls.none(len(inputs.mean), len(outputs.mean))
         return cls(unscaled.input_offset, unscaled.input_scale, offset, scale)
 
+    def without_constant_inputs(self, inputs: Moments) -> Scaling:
+        """Return a scaling to the inputs that vary, of data with these moments; to all if none varies."""
+        return self if inputs.is_constant.all() else replace(self, unused_inputs=np.flatnonzero(inputs.is_constant))
+
+    @property
+    def used_inputs(self) -> np.ndarray:
+        """Indices of the inputs of the model."""
+        return np.delete(np.arange(len(self.input_scale)), self.unused_inputs)
+
     def inputs(self, X: np.ndarray) -> Tensor:
-        """Return X in standardized units, float64."""
-        return torch.from_numpy((np.asarray(X, dtype=np.float64) - self.input_offset) / self.input_scale)
+        """Return the inputs of the model in standardized units, float64."""
+        scaled = (np.asarray(X, dtype=np.float64) - self.input_offset) / self.input_scale
+        return torch.from_numpy(np.delete(scaled, self.unused_inputs, axis=-1) if len(self.unused_inputs) else scaled)
 
     def outputs(self, Y: np.ndarray) -> Tensor:
         """Return Y in standardized units, float64."""
@@ -128,7 +144,9 @@ class Scaling:
 
     def original(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return standardized X (n, d) and Y (n, p) in original units."""
-        return X * self.input_scale + self.input_offset, Y * self.output_scale + self.output_offset
+        inputs = np.zeros((len(X), len(self.input_scale)))
+        inputs[:, self.used_inputs] = X
+        return inputs * self.input_scale + self.input_offset, Y * self.output_scale + self.output_offset
 
     def mean(self, mean: Tensor) -> np.ndarray:
         """Return a mean (…, p) in original units."""
@@ -150,8 +168,7 @@ class Scaling:
 
 def _offset_and_scale(moments: Moments, shared: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of each column; one deviation for all if `shared`."""
-    offset, scale, largest = moments.mean, moments.std, moments.largest
-    scale = np.where(scale > np.finfo(np.float64).eps * 16 * np.abs(offset), scale, 0.0)
+    offset, scale, largest = moments.mean, np.where(moments.is_constant, 0.0, moments.std), moments.largest
     if shared and scale.any():
         unit = scale.max()  # so that squares neither overflow nor underflow
         scale = np.full_like(scale, unit * np.sqrt(np.mean((scale / unit) ** 2)))
@@ -206,7 +223,7 @@ def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.
     `structure` is "given" for a kernel object.
     """
     value = value.detach().numpy() if torch.is_tensor(value) else np.asarray(value)
-    path, scale = name.split("."), scaling.output_scale
+    path, scale, input_scale = name.split("."), scaling.output_scale, scaling.input_scale[scaling.used_inputs]
     if path[-1] == "noise":
         return _noise(value, scale)
     if name == "mean":
@@ -218,11 +235,9 @@ def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.
     if structure == "given":  # in original units
         return value
     if path[-1] == "lengthscale":  # one lengthscale of standardized inputs is one per input in original units
-        return value * (scaling.input_scale[0] if np.ptp(scaling.input_scale) == 0 else scaling.input_scale)
+        return value * (input_scale[0] if np.ptp(input_scale) == 0 else input_scale)
     if structure in ("auto", "independent") and path[-1] in ("variance", "constant"):  # of a linear and a constant term
-        unit = (
-            scaling.input_scale if path[-1] == "variance" else 1.0
-        )  # a slope; the square of a large unit would overflow
+        unit = input_scale if path[-1] == "variance" else 1.0  # a slope; the square of a large unit would overflow
         return value * (scale[int(path[0])] / unit) ** 2
     if path[-1] == "output_matrix":
         return value * np.outer(scale, scale)
@@ -230,7 +245,7 @@ def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.
         return value
     if structure in ("auto", "independent"):
         return value * scale[int(path[0])] ** 2
-    return value * (scale[0] * scaling.input_scale[0]) ** 2
+    return value * (scale[0] * input_scale[0]) ** 2
 
 
 def draws_in_original_units(name: str, draws: np.ndarray, structure: str, scaling: Scaling) -> np.ndarray:

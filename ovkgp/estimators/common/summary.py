@@ -13,11 +13,12 @@ import numpy as np
 from torch import Tensor
 
 from ovkgp.criticism.calibration import Coverage
-from ovkgp.estimators.common.named_kernels import num_features
+from ovkgp.estimators.common.named_kernels import SEPARABLE_LIMIT, name_structure, num_features
 from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, values_in_units
 from ovkgp.inference.likelihoods import Likelihood, PerOutput
 from ovkgp.inference.sampling.arviz_data import factorization_cost
 from ovkgp.inference.sampling.diagnostics import rhat
+from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.training.log_posterior import named_values, short_name
 
 MIN_OBSERVATIONS_PER_OUTPUT = 10  # outputs with fewer observations get a note
@@ -62,8 +63,9 @@ class ColumnNames(NamedTuple):
 
         Columns of dates and durations are followed by "(days)", the unit of their lengthscales.
         """
-        inputs, outputs = axis_names(estimator)
+        inputs, outputs = _column_names(estimator)
         inputs, outputs = _add_days(inputs, estimator, "input_times_"), _add_days(outputs, estimator, "output_times_")
+        inputs = _select_used(inputs, estimator)
         return cls(inputs, outputs, getattr(estimator, "kernel_", None))
 
 
@@ -82,7 +84,18 @@ class Hyperparameter(NamedTuple):
 
 
 def axis_names(estimator) -> tuple[list[str], list[str]]:
-    """Return the names of inputs and outputs; numbered ones if there are none or two are equal."""
+    """Return the names of the inputs of the model and of the outputs; numbered ones if there are none or two are equal."""
+    inputs, outputs = _column_names(estimator)
+    return _select_used(inputs, estimator), outputs
+
+
+def _select_used(inputs: list[str], estimator) -> list[str]:
+    used = getattr(getattr(estimator, "scaling_", None), "used_inputs", None)
+    return inputs if used is None else [inputs[i] for i in used]
+
+
+def _column_names(estimator) -> tuple[list[str], list[str]]:
+    """Return the names of all inputs and outputs, distinct."""
     inputs = [f"x{i}" for i in range(estimator.n_features_in_)]
     output_names = getattr(estimator, "output_names_", [])
     outputs = [f"y{a}" for a in range(len(output_names))]
@@ -218,19 +231,17 @@ def format_values(values: dict[str, Tensor], estimator, structure: str, scaling:
     )
 
 
-def list_active_bounds(estimator) -> list[str]:
-    """List the hyperparameters of a fitted `GPRegressor` that ended at a bound, with column names."""
-    if estimator.fit_report_ is None:
-        return []
+def list_active_bounds(gp, bounds: Iterable[tuple[str, int, str]], names: ColumnNames) -> list[str]:
+    """List the hyperparameters of a model that ended at a bound (`FitReport.active_bounds`), with column names."""
     codes = {"lower": 1.0, "upper": 4.0}  # variances are listed by their roots
-    marks, others = {name: np.zeros((1, 1, *value.shape)) for name, value in named_values(estimator.gp_).items()}, {}
-    for path, index, side in estimator.fit_report_.active_bounds:
-        name = short_name(estimator.gp_, path)
+    marks, others = {name: np.zeros((1, 1, *value.shape)) for name, value in named_values(gp).items()}, {}
+    for path, index, side in bounds:
+        name = short_name(gp, path)
         if name in marks and not (marks[name].ndim == 4 and name.rpartition(".")[2] in MATRICES):
             marks[name].flat[index] = codes[side]
         else:  # a part of a matrix between outputs
             others[f"{name.replace('_', ' ')} is at its {side} bound"] = None
-    rows = (row for row in list_hyperparameters(marks, ColumnNames.of(estimator)) if row.draws.item() > 0)
+    rows = (row for row in list_hyperparameters(marks, names) if row.draws.item() > 0)
     sides = {code: side for side, value in codes.items() for code in (value, np.sqrt(value))}
     columns = ((row, ", ".join(filter(None, row[1:3]))) for row in rows)
     found = [f"{row.parameter} ({text}) is at its {sides[row.draws.item()]} bound" for row, text in columns]
@@ -240,11 +251,15 @@ def list_active_bounds(estimator) -> list[str]:
 def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
     """Describe a fitted `GPRegressor`: data, evidence, hyperparameters in original units, and notes on problems."""
     counts, evidence = estimator._num_observed, evidence_name(estimator)
-    is_mixture = estimator.kernel_ == "auto"
+    is_mixture = isinstance(estimator.posterior_, StackPosterior)
     name = "mixture of candidates" if is_mixture else f"{estimator.kernel_} kernel"
+    if estimator.kernel_ == "auto" and not is_mixture:  # after partial_fit
+        name = f"kernel of the candidate {next(iter(estimator.candidates_))}"
     lines = [f"GPRegressor: {name}, {_approximation(estimator)}"]
     about = {"data": _data(estimator)}
-    names, roles = axis_names(estimator), ("input", "output")
+    if unused := [name for name in _column_names(estimator)[0] if name not in axis_names(estimator)[0]]:
+        about["not used"] = f"{_listed(unused)} (constant)"
+    names, roles = _column_names(estimator), ("input", "output")
     units = [
         label
         for role, own in zip(roles, names, strict=True)
@@ -258,6 +273,8 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
         about[evidence] += f"; optimization: {estimator.fit_report_.message}"
     if hasattr(estimator, "candidates_"):
         about["candidates"] = describe_candidates(estimator.candidates_, evidence)
+    if name_structure(estimator.kernel) == "auto" and not is_mixture:
+        about["one model"] = f"no mixture of candidates, because of {_reason_for_one_model(estimator)}"
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
     if (held_out := _describe_held_out_rows(estimator)) is not None:
@@ -276,6 +293,23 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
     return Summary("\n".join(lines))
 
 
+def _reason_for_one_model(estimator) -> str:
+    """Name what makes `kernel="auto"` one model; `uses_stack` of the training has the same conditions."""
+    data = estimator.training_observations()
+    num_rows = max(estimator._num_observed) if data is None else data.num_rows
+    reasons = {
+        f"likelihood={estimator.likelihood!r}": estimator.likelihood != "gaussian",
+        f"hyperparameters={estimator.hyperparameters!r}": estimator.hyperparameters not in ("auto", "evidence"),
+        "a kernel object as base_kernel": not isinstance(estimator.base_kernel, str),
+        f"approximation={estimator.approximation!r}": estimator.approximation not in ("auto", "exact"),
+        f"more than {SEPARABLE_LIMIT} rows": num_rows > SEPARABLE_LIMIT,
+        "rows that were added to the statistics of features": hasattr(estimator, "statistics_"),
+        "noise that is shared by outputs or correlated": not isinstance(estimator.noise, str)
+        or (estimator.noise != "per_output" and estimator.n_outputs_ > 1),
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), "a checkpoint")
+
+
 def describe_candidates(candidates: dict, evidence: str) -> str:
     """Describe the candidates of kernel="auto": weights and scores of a mixture, or the criterion of a selection."""
     if any(isinstance(score, float) for score in candidates.values()):
@@ -286,8 +320,8 @@ def describe_candidates(candidates: dict, evidence: str) -> str:
     return f"{', '.join(scores)}: weight (mean log density of held-out entries)"
 
 
-def summarize_facts(estimator) -> Summary:
-    """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line."""
+def summarize_facts(estimator, problems: Sequence[str] = ()) -> Summary:
+    """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line, and notes on problems."""
     inputs = estimator.label_units("input", estimator.input_names or range(estimator.n_features_in_))
     found = {"estimator": estimator.class_name, "inputs": ", ".join(inputs)}
     for attribute, label in {"output_names_": "outputs", "classes_": "classes"}.items():
@@ -301,7 +335,8 @@ def summarize_facts(estimator) -> Summary:
         if hasattr(estimator, attribute):
             found[label] = f"{getattr(estimator, attribute):.4g}"
     width = max(map(len, found))
-    return Summary("\n".join(f"{label:<{width}}  {text}" for label, text in found.items()))
+    lines = [f"{label:<{width}}  {text}" for label, text in found.items()]
+    return Summary("\n".join([*lines, *(f"note: {text}" for text in problems)]))
 
 
 def format_hyperparameters(rows: list[Hyperparameter]) -> list[str]:

@@ -113,22 +113,25 @@ class LearnedKernel:
         return 1.0 if self.scales is None else min(max(self.scales.signal, MIN_SIGNAL), 1.0) ** -0.5
 
 
-def learn_trend(rows: QuantileRows, kernel: str) -> LearnedKernel:
+def learn_trend(rows: QuantileRows, kernel: str, restarts: int = 1) -> LearnedKernel:
     """Learn a kernel with a linear trend, or a quadratic one for odds above 150. Twice the cost of `learn_kernel`."""
-    linear, quadratic = (learn_kernel(rows, kernel, trend) for trend in TRENDS)
+    linear, quadratic = (learn_kernel(rows, kernel, trend, restarts=restarts) for trend in TRENDS)
     return quadratic if quadratic.log_density > linear.log_density + MIN_LOG_ODDS else linear
 
 
-def learn_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, lengthscale=None) -> LearnedKernel:
+def learn_kernel(
+    rows: QuantileRows, kernel: str, trend: str | None = None, lengthscale=None, restarts: int = 1
+) -> LearnedKernel:
     """Learn lengthscales (d,), unless one is given, and proportions from scaled rows with varying y.
 
     `kernel` is the name of a scalar kernel. The noise is constant, or varies with the inputs if the evidence for it is
-    positive. Complexity: O(n³) for a dozen initial points and each of at most 200 steps, n ≤ 500: about a second.
+    positive. `restarts` runs begin at the best lengthscales of a grid. Complexity: O(n³) for a dozen initial points and each of
+    at most 200 steps, n ≤ 500: about a second.
     """
     sample = rows.clip_outliers().sample(MAX_ROWS)
     data = Observations(torch.from_numpy(sample.X), torch.from_numpy(sample.Y))
     density = make_log_density(data, kernel, trend, lengthscale)
-    found = _maximize(density, make_initial_points(density, data.X))
+    found = _maximize(density, make_initial_points(density, data.X), restarts)
     varying = make_log_density(data, kernel, trend, lengthscale, varying_noise=True)
     other = _maximize(varying, [np.r_[found.u, np.zeros(data.X.shape[1])]])
     gain = other.value - compute_slope_penalty(data.X) - found.value
@@ -144,8 +147,9 @@ def learn_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, leng
     )
 
 
-def _maximize(density: LogDensity, points: Sequence[np.ndarray]) -> Mode:
-    return find_mode(density.vector, density, points, MAX_ITER, TOLERANCE)
+def _maximize(density: LogDensity, points: Sequence[np.ndarray], restarts: int = 1) -> Mode:
+    groups = np.array_split(points, max(len(points) // len(INITIAL_NOISES), 1))  # of each lengthscale
+    return find_mode(density.vector, density, groups, MAX_ITER, TOLERANCE, restarts)
 
 
 def make_log_density(

@@ -246,13 +246,13 @@ def select_kernel(options, rows: QuantileRows) -> LearnedKernel:
     is_constant = (rows.y == rows.y[0]).all()
     known = None if is_auto(options.lengthscale) else options.lengthscale
     if known is None and is_auto(options.trend) and not is_constant:
-        return learn_trend(rows, options.kernel)
+        return learn_trend(rows, options.kernel, options.restarts)
     trend = None if is_auto(options.trend) else options.trend
     if is_constant or (known is not None and trend is None):
         return LearnedKernel("median" if known is None else known)
     if isinstance(known, str):
         known = task_kernel(options.kernel, known, torch.from_numpy(rows.X)).lengthscale.item()
-    return learn_kernel(rows, options.kernel, trend, known)
+    return learn_kernel(rows, options.kernel, trend, known, options.restarts)
 
 
 def is_auto(value) -> bool:

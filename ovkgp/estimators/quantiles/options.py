@@ -38,6 +38,7 @@ QUANTILE_CONSTRAINTS = {
     "intercept": ["boolean"],
     "tol": [POSITIVE],
     "max_iter": [integer()],
+    "restarts": [integer()],
 }
 
 

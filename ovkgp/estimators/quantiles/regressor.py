@@ -36,12 +36,7 @@ from ovkgp.estimators.common.prediction_columns import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
-from ovkgp.estimators.common.validation import (
-    convert_output_times,
-    input_table,
-    output_names,
-    raise_input_errors,
-)
+from ovkgp.estimators.common.validation import convert_output_times, input_table, output_names, raise_input_errors
 from ovkgp.estimators.quantiles.conformal import calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
@@ -162,6 +157,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         Seed of features, random measures and folds.
     verbose : int, default=0
         If 1, progress is shown.
+    restarts : int, default=1
+        Number of optimization runs of `lengthscale="auto"`, from the best lengthscales of a grid; the best is kept.
 
     Attributes
     ----------
@@ -255,6 +252,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         max_iter=5000,
         random_state=None,
         verbose=0,
+        restarts=1,
     ):
         self.kernel = kernel
         self.lengthscale = lengthscale
@@ -284,6 +282,7 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         self.max_iter = max_iter
         self.random_state = random_state
         self.verbose = verbose
+        self.restarts = restarts
 
     def check_options(self) -> None:
         """Check the options and their combinations."""
@@ -335,6 +334,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             self._data, self._seed = rows, seed
             if self.calibrate and not self.fit_report_.interrupted:
                 self._calibrate(model, side)
+            for problem in rows.list_problems():
+                warnings.warn(problem, FitWarning, stacklevel=2)
         return self
 
     def _calibrate(self, model: QuantileModel, side: TaskSide) -> None:
@@ -565,6 +566,10 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             return found
         lower, upper = self.predict_interval(X, request.level or DEFAULT_INTERVAL_LEVEL)
         return found | {f"{name}_low": lower, f"{name}_high": upper}
+
+    def list_problems(self) -> list[str]:
+        """List problems of training and data, such as copied rows."""
+        return [*super().list_problems(), *self._data.list_problems()]
 
     def list_parameters(self) -> list[Hyperparameter]:
         """List λ, residual scale and lengthscales."""

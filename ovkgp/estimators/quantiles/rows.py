@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import mean_pinball_loss
 
 from ovkgp.checks import as_numbers
+from ovkgp.estimators.common.fit_checks import list_copied_rows
 from ovkgp.estimators.common.loss_options import weighted_quantiles
 from ovkgp.estimators.common.scaling import Moments, Scaling
 from ovkgp.estimators.common.validation import as_array
@@ -26,11 +27,12 @@ MOMENT_CLIP_IQRS, LOSS_CLIP_IQRS = 10.0, 1000.0
 @storable_record
 @dataclass(frozen=True)
 class QuantileRows:
-    """Distinct rows X (n, d), y (n,) in float64 with positive weights (n,)."""
+    """Distinct rows X (n, d), y (n,) in float64 with positive weights (n,), and the number of rows before copies were merged, if known."""
 
     X: np.ndarray
     y: np.ndarray
     weights: np.ndarray
+    num_given: int | None = None
 
     @classmethod
     def of(cls, X: np.ndarray, y: np.ndarray, weights=None) -> QuantileRows:
@@ -39,7 +41,7 @@ class QuantileRows:
         table = np.column_stack([X, y]).astype(np.float64)[weights > 0]
         distinct, index = np.unique(table, axis=0, return_inverse=True)
         total = np.bincount(index.reshape(-1), weights[weights > 0], minlength=len(distinct))
-        return cls(distinct[:, :-1], distinct[:, -1], total)
+        return cls(distinct[:, :-1], distinct[:, -1], total, len(table))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -81,7 +83,11 @@ class QuantileRows:
     def scaled(self, scaling: Scaling) -> QuantileRows:
         """Return the rows in standardized units."""
         X, y = scaling.inputs(self.X).numpy(), scaling.outputs(self.y[:, None]).numpy()[:, 0]
-        return QuantileRows(X, y, self.weights)
+        return replace(self, X=X, y=y)
+
+    def list_problems(self) -> list[str]:
+        """List problems of the rows, as sentences."""
+        return list_copied_rows(self.X, self.y[:, None], self.num_given)
 
     def sample(self, limit: int) -> RowSample:
         """Sample about `limit` rows at most, copies included if all weights are integers."""

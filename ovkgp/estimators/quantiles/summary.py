@@ -31,6 +31,7 @@ def summarize_quantiles(estimator) -> Summary:
             ]
     if proportions := _describe_trend(estimator.function_.inputs):
         lines.append(f"  kernel: {proportions}")
+    lines += [f"  note: {text}" for text in estimator.list_problems()]
     return Summary("\n".join(lines))
 
 

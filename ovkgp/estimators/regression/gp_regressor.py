@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description, describe_gp, list_likelihood_formulas
-from ovkgp.estimators.common.fit_checks import list_fit_problems
+from ovkgp.estimators.common.fit_checks import list_fit_notes, list_fit_problems, list_training_problems
 from ovkgp.estimators.common.named_kernels import (
     ALIASES,
     BASE_KERNEL,
@@ -85,6 +85,7 @@ from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
 STANDARDIZED = "standardized (`scaling_`); the methods of the estimator use original units"  # units of `posterior_`
@@ -105,8 +106,11 @@ class GPRegressor(PosteriorRegressor):
     Parameters
     ----------
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
-        Structure of the kernel. "auto" is a mixture of candidates of independent outputs for up to 4000 rows, and one model
-        beyond (see Notes); "decomposable" (also "icm") couples the outputs; "lmc" is a sum of `rank` decomposable kernels;
+        Structure of the kernel. "auto" is a mixture of candidates of independent outputs (see Notes) for up to 4000 rows, a
+        Gaussian likelihood, noise per output or known, and `hyperparameters` "auto" or "evidence". Otherwise (more rows, features, `partial_fit`,
+        streams, `checkpoint=`, noise "shared" or "full", draws, other likelihoods, a kernel object as `base_kernel`), it is one model,
+        which `summary()` says: "independent" if Y is complete and the likelihood Gaussian, and else that or
+        "decomposable", whichever has the larger evidence minus the number of its parameters (`candidates_`); "decomposable" (also "icm") couples the outputs; "lmc" is a sum of `rank` decomposable kernels;
         the last three are for vector fields. A kernel object is copied and used in original units: its values, priors and
         constraints are, and X and Y are not scaled.
     base_kernel : {"auto", "matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="auto"
@@ -125,7 +129,9 @@ class GPRegressor(PosteriorRegressor):
         Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p) in units of Y is fixed.
     hyperparameters : {"auto", "evidence", "fixed", "laplace", "svi", "nuts"}, default="auto"
         "auto" averages the candidates of `kernel="auto"` over draws around the mode of their hyperparameters where rows are
-        few, and is "evidence" otherwise. "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
+        few, and is "evidence" otherwise: 32 draws up to 150 rows and 16 beyond, while rows times hyperparameters of an output are at
+        most 12 000, halved until the factorizations of an output need at most 32 MB (16 draws up to 500 rows, 8 up to 707, none
+        beyond). "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
         to the scales of the data, on all other parameters of kernel and noise. "fixed" keeps those of a kernel object, in
         original units, and sets a noise given by name to a tenth of the variance of each output. The others train and then
         sample them; predictions average over the draws.
@@ -172,7 +178,8 @@ class GPRegressor(PosteriorRegressor):
         log p(Y), averaged over draws, or the evidence lower bound of a variational model, in original units.
     candidates_ : dict
         For `kernel="auto"`, the weight of each candidate, its mean log density of held-out entries in original units, and
-        the standard error of that mean, that of `gp_` first; log evidence minus the number of trained parameters if one structure was selected.
+        the standard error of that mean, that of `gp_` first, with the report of its training, k̂ of its draws and the outputs
+        whose draws were replaced by the mode; log evidence minus the number of trained parameters if one structure was selected.
     fit_report_ : FitReport or None
         Report of the optimization; None for "fixed".
     output_names_, n_outputs_, n_features_in_, feature_names_in_
@@ -185,7 +192,7 @@ class GPRegressor(PosteriorRegressor):
     wide priors. Their weights maximize the density of held-out rows (stacking). Correlations between new observations of
     different outputs are those of the leave-one-out residuals. If outputs are missing or rows are few per output, coupled
     outputs with a full noise covariance are candidates too, and a Helmholtz kernel if there are as many outputs as inputs, two
-    or three, of similar scales. `gp_` is the heaviest candidate with independent or coupled outputs, at its mode.
+    or three, of similar scales. Constant inputs are not used, and their values do not change predictions. `gp_` is the heaviest candidate with independent or coupled outputs, at its mode.
 
     Posteriors of all draws that need more than 1 GB (with the exact kernel beyond about 1500 rows, or 1500 observed entries if
     the kernel is not separable or outputs are missing) are recomputed at every call. Use fewer draws or features there.
@@ -398,8 +405,15 @@ class GPRegressor(PosteriorRegressor):
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
 
     def _warn(self) -> None:
-        for problem in self.list_problems():
-            warnings.warn(problem, FitWarning, stacklevel=3)
+        # the optimizer of a single model, and Ctrl-C, have warned already
+        known = (
+            []
+            if isinstance(self.posterior_, StackPosterior) and not self.fit_report_.interrupted
+            else list_training_problems(self)
+        )
+        for problem in list_fit_problems(self):
+            if problem not in known:
+                warnings.warn(problem, FitWarning, stacklevel=3)
 
     def fit_stream(self, chunks: Iterable, *, checkpoint=None) -> GPRegressor:
         """Fit the model to a table in chunks, which may be larger than memory, in two passes.
@@ -560,8 +574,8 @@ class GPRegressor(PosteriorRegressor):
         return summarize(self, self.list_problems())
 
     def list_problems(self) -> list[str]:
-        """List problems of the fit, such as active bounds, few rows, copied rows or signals taken for noise."""
-        return list_fit_problems(self)
+        """List problems of the fit, such as active bounds, few rows, copied rows or signals taken for noise, and notes."""
+        return [*list_fit_problems(self), *list_fit_notes(self)]
 
     def list_parameters(self) -> list[Hyperparameter]:
         """List the hyperparameters in original units."""
@@ -590,9 +604,7 @@ class GPRegressor(PosteriorRegressor):
 
     def _about(self) -> dict[str, Any]:
         has_floor = self.approximation_ not in ("orff", "nystrom") or self.variance != "features"
-        is_trained = self.noise_ is not None and isinstance(self.noise, str) and self.hyperparameters != "fixed"
         return super()._about() | {
-            "trained_noise": np.diag(self.noise_) if is_trained else None,
             "formulas": list_likelihood_formulas(self),
             "warnings": () if has_floor else (NO_VARIANCE_FLOOR,),
             "num_observed": self._num_observed,
@@ -604,8 +616,10 @@ class GPRegressor(PosteriorRegressor):
 
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. The posterior of the mixture
         `kernel="auto"` has equally weighted draws of the hyperparameters of its candidates, with the prefix of their names
-        except those of `gp_`, and their weights as the variable `weight`. Otherwise the posterior has one
-        draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-row-out log densities; a variational model
+        except those of `gp_`, and their weights as the variable `weight`. Its log_likelihood has, for each draw and for `az.loo`,
+        the log density of each row given the others: that of the weighted candidates at this draw, each the product of the marginal
+        densities of the outputs. Otherwise the posterior has one
+        draw, and its attribute `elpd_loo` (also of a mixture) is the sum of the closed-form leave-one-row-out log densities; a variational model
         has a log_likelihood of 1000 draws of the latent functions instead, for `az.loo`. Hyperparameters of independent
         outputs have the dimension `output`; those of sums are prefixed, as in `curl_free.lengthscale` or
         `component_1.output_matrix`.

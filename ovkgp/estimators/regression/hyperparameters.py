@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import logsumexp
 
 from ovkgp.checks import suggest_name
 from ovkgp.estimators.common.options import FRACTION, check_constraints, integer, one_of, reject_variational
@@ -27,6 +28,7 @@ from ovkgp.inference.sampling.arviz_data import (
     make_named_group,
     point_arviz,
     resize_draws,
+    row_densities_group,
     squeeze_shape,
     to_arviz_object,
 )
@@ -120,11 +122,17 @@ def export(estimator, X=None, Y=None, noise=None):
     if draws is not None and not (X is None and Y is None and noise is None):
         raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
     data = _point(estimator, X, Y, noise) if draws is None else draws
-    groups = in_units(estimator, dict(groups_of(data)))
-    if isinstance(estimator.posterior_, StackPosterior) and X is None:
+    groups, is_stack = dict(groups_of(data)), isinstance(estimator.posterior_, StackPosterior) and X is None
+    if is_stack:
+        stack = estimator.posterior_
+        groups |= row_densities_group(stack.row_log_densities()[None], stack.data.Y)
+    groups = in_units(estimator, groups)
+    if is_stack:
         groups["posterior"] = _candidate_draws(estimator, groups["posterior"].attrs)
     attrs = groups["posterior"].attrs
-    if draws is None:
+    if is_stack:
+        attrs["method"] = "laplace, mixture" if stack.num_draws > 1 else "evidence, mixture"
+    elif draws is None:
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
         attrs["method"] = "fixed" if estimator.fit_report_ is None else trained
     if "observed_data" in groups:
@@ -132,7 +140,8 @@ def export(estimator, X=None, Y=None, noise=None):
         for name in attrs.keys() & set(DENSITIES):
             attrs[name] = estimator.scaling_.log_density(attrs[name], num_observed)
     if "elpd_loo" in attrs:
-        pointwise = groups["log_likelihood"]["y"].values.ravel()
+        by_draw = groups["log_likelihood"]["y"].values[0]
+        pointwise = np.log(len(by_draw)) - logsumexp(-by_draw, axis=0)
         attrs["elpd_loo"], attrs["elpd_loo_se"] = pointwise.sum(), np.sqrt(len(pointwise) * pointwise.var())
     return to_arviz_object(groups)
 
@@ -140,7 +149,7 @@ def export(estimator, X=None, Y=None, noise=None):
 def _candidate_draws(estimator, attrs: dict) -> xarray.Dataset:
     """Return the draws of the candidates of a mixture and their weights; names of others than that of `gp_` have a prefix."""
     stack, shown = estimator.posterior_, next(iter(estimator.candidates_))
-    axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, *axis_names(estimator))
+    axes = Axes(*map(tuple, axis_names(estimator)))
     merged = None
     for name, values in stack.named_draws().items():
         group = _convert_hyperparameters(estimator, make_named_group(values, axes))
@@ -227,7 +236,8 @@ def _point(estimator, X, Y, noise):
     """Return the point estimate of a model without draws as one draw, in standardized units."""
     if (X is None) != (Y is None):
         raise InputError("X and Y must be passed together. Pass the training data or neither.")
-    names = dict(zip(("input_names", "output_names"), axis_names(estimator), strict=True))
+    inputs, outputs = axis_names(estimator)
+    names = {"input_names": inputs, "output_names": outputs}
     if X is not None:
         given = estimator._further_table(X, Y, noise).scaled(estimator.scaling_)
         return point_arviz(estimator.gp_, *given, **names)
@@ -238,5 +248,5 @@ def _point(estimator, X, Y, noise):
         return point_arviz(estimator.gp_, data.X, data.Y, data.noise, **names)
     values = {name: value[None, None] for name, value in named_values(estimator.gp_).items()}
     reason = "omitted: the model stores no training rows; to_arviz(X, Y) computes it"
-    axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, **names)
+    axes = Axes(tuple(inputs), tuple(outputs))
     return to_arviz_object({"posterior": make_named_group(values, axes, {"log_likelihood": reason})})

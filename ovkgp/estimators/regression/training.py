@@ -142,7 +142,7 @@ def uses_stack(options, table: Table, checkpoint) -> bool:
 def train_stack(job: TrainingJob) -> TrainedModel:
     """Train and weight the candidates."""
     options, table = job.options, job.table
-    scaling = job.standardization(job.make_kernel("independent"))
+    scaling = job.standardization(job.make_kernel("independent")).without_constant_inputs(job.moments[0])
     X, Y, noise = table.scaled(scaling)
     if noise is None and not isinstance(options.noise, str):
         fixed = np.broadcast_to(scaled_noise(options.noise, scaling), Y.shape[1:])
@@ -175,7 +175,7 @@ def _field_candidates(data: Observations, base: str, scaling: Scaling) -> list[C
 
     They are as many, two or three, and have similar scales, since those of a field have common units.
     """
-    num_dims, scales = data.X.shape[1], (scaling.input_scale, scaling.output_scale)
+    num_dims, scales = data.X.shape[1], (scaling.input_scale[scaling.used_inputs], scaling.output_scale)
     is_field = num_dims == data.num_outputs in (2, 3) and all(
         np.ptp(np.log(s)) < np.log(MAX_SCALE_RATIO) for s in scales
     )
@@ -291,7 +291,7 @@ def register_priors(
     """Register weakly informative priors on kernel and noise or likelihood, in `units` or for standardized data."""
     if units is not None:
         check_inputs(gp, units.X)
-    register_default_priors(gp.kernel, len(scaling.input_scale), units, priors)
+    register_default_priors(gp.kernel, len(scaling.used_inputs), units, priors)
     deviations = None if units is None else units.deviations
     if isinstance(gp, VariationalGP):
         register_likelihood_priors(gp.likelihood, std=deviations)

@@ -70,7 +70,9 @@ def train_variational(
     if first is not None:
         gp.copy_hyperparameters_from(first)
         # few points cannot resolve short lengthscales, which are tried again
-        options = {"init": "auto" if len(rows.X) <= FIRST_ROWS else "current", "tolerance": FINAL_TOLERANCE}
+        options |= {"tolerance": FINAL_TOLERANCE}
+        if len(rows.X) > FIRST_ROWS:  # several runs were made on fewer rows
+            options |= {"init": "current", "restarts": 1}
         if first.fit_report_.interrupted:
             gp.fit_report_ = first.fit_report_
             return

@@ -158,7 +158,7 @@ def restore_gp(estimator, header: dict, tensors: dict[str, Tensor], builder: Mod
         features = blank_features(header["features"], kernel, under("features", values), limit)
         noise = blank_noise(**header["noise"], num_outputs=check_size(estimator.n_outputs_, limit))
         gp = OperatorValuedGP(kernel, header["mean"], noise, features, header["strategy"])
-    gp.mean.set_num_dims(check_size(estimator.n_features_in_, limit))
+    gp.mean.set_num_dims(check_size(estimator.n_features_in_, limit) - _num_unused_inputs(estimator))
     builder.register(gp, estimator)
     fill(gp, values | {name: values[first] for name, first in _shared_names(gp).items() if first in values})
     gp.fit_report_ = getattr(estimator, "fit_report_", None)
@@ -167,6 +167,11 @@ def restore_gp(estimator, header: dict, tensors: dict[str, Tensor], builder: Mod
         is_scaled = UNSCALED in header
         state = under(UNSCALED, tensors)
         estimator._kernel = make_kernel(header[UNSCALED], state, 1.0) if is_scaled else deepcopy(gp.kernel)
+
+
+def _num_unused_inputs(estimator) -> int:
+    """Return the number of constant inputs that the model does not use."""
+    return len(getattr(getattr(estimator, "scaling_", None), "unused_inputs", ()))
 
 
 def _blank_variational(header: dict, points: Tensor, kernel: Kernel, tensors: dict[str, Tensor]) -> VariationalGP:

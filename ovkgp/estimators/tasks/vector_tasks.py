@@ -109,6 +109,8 @@ class VectorTaskRegressor(TableRegressor):
         ν = 1/s, ε = s/2. A `Loss` of `ovkgp.losses` without levels is used as it is, in units of y.
     tolerance : float, default=1e-6
         Relative duality gap at which the solver of other losses than "square" stops.
+    restarts : int, default=1
+        Number of optimization runs of `hyperparameters="evidence"`, as for `GPRegressor`; the best is kept.
 
     Attributes
     ----------
@@ -191,6 +193,7 @@ class VectorTaskRegressor(TableRegressor):
         "verbose": VERBOSE,
         "loss": [one_of(*LOSS_NAMES), Loss],
         "tolerance": [FRACTION],
+        "restarts": [integer()],
     }
 
     def __init__(
@@ -210,6 +213,7 @@ class VectorTaskRegressor(TableRegressor):
         verbose=0,
         loss="square",
         tolerance=1e-6,
+        restarts=1,
     ):
         self.tasks = tasks
         self.kernel = kernel
@@ -226,6 +230,7 @@ class VectorTaskRegressor(TableRegressor):
         self.verbose = verbose
         self.loss = loss
         self.tolerance = tolerance
+        self.restarts = restarts
 
     def check_options(self) -> None:
         """Check the options and their combinations."""
@@ -344,11 +349,11 @@ class VectorTaskRegressor(TableRegressor):
             raise OptionError(
                 'hyperparameters="evidence" is not supported with normalization="per_sample" and missing pairs, which fix the noise of each row. Use normalization="fixed" or "pooled".'
             )
-        tasks = torch.from_numpy(self.tasks_)
+        tasks, options = torch.from_numpy(self.tasks_), {"verbose": self.verbose, "restarts": self.restarts}
         if bool(torch.isfinite(Y).all()):
-            self.fit_report_ = train_on_grid(gp, X, tasks, Y, verbose=self.verbose)
+            self.fit_report_ = train_on_grid(gp, X, tasks, Y, **options)
         else:
-            gp.fit(make_pairs(X, tasks), Y.flatten(0, 1), verbose=self.verbose)
+            gp.fit(make_pairs(X, tasks), Y.flatten(0, 1), random_state=0, **options)
             self.fit_report_ = gp.fit_report_
         self.scale_ = gp.kernel.outputscale.item()
         noise = gp.noise.item() / self.scale_

@@ -71,7 +71,7 @@ class Axes:
             return ("output",)
         if self.inputs is not None and last == "slopes" and shape == (len(self.inputs), p):
             return ("input", "output")
-        if self.inputs is not None and last == "lengthscale" and shape == (len(self.inputs),):
+        if self.inputs is not None and last in ("lengthscale", "variance") and shape == (len(self.inputs),):
             return ("input",)
         return tuple(f"{name}_dim_{i}" for i in range(len(shape)))
 

@@ -16,14 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ovkgp.exceptions import FactorizationError, FitWarning, InputError, OptionError
+from ovkgp.inference.algebra.pareto import MAX_PARETO_K, pareto_shape
 from ovkgp.inference.sampling.arviz_data import Axes
 
-MAX_RHAT, MIN_ESS_PER_CHAIN, MAX_PARETO_K = 1.01, 100, 0.7
-"""Largest R̂, smallest effective size per chain and largest k̂ that cause no warning."""
-MAX_EQUAL_RANGE = 1e-4
-"""Log ratios that vary by less are those of the posterior itself, up to the differences in its Hessian."""
-MIN_DRAWS_PER_CHAIN, MIN_RATIOS = 4, 25
-"""Minimum length of a chain (or half of a single one) for diagnostics, and minimum number of ratios for k̂."""
+MAX_RHAT, MIN_ESS_PER_CHAIN = 1.01, 100  # largest R̂ and smallest effective size per chain that cause no warning
+MIN_DRAWS_PER_CHAIN = 4  # minimum length of a chain (or half of a single one) for diagnostics
 MAX_DRAW_ROUNDS = 20  # maximum number of proposed draws of an approximation per requested draw
 
 
@@ -38,17 +35,6 @@ def rhat(values: np.ndarray) -> float:
 def effective_size(values: np.ndarray) -> float:
     """Return the bulk effective sample size of draws (chains, draws)."""
     return float(_statistics().ess(values))
-
-
-def pareto_shape(log_ratios: np.ndarray) -> float:
-    """Return k̂ of importance ratios (draws,) by Pareto smoothing: NaN if fewer than 25, ∞ if all are zero."""
-    log_ratios = np.asarray(log_ratios, dtype=np.float64)
-    is_finite = np.isfinite(log_ratios)
-    if len(log_ratios) < MIN_RATIOS or not is_finite.any():
-        return np.nan if is_finite.any() else np.inf
-    log_ratios = np.where(is_finite, log_ratios, log_ratios[is_finite].min() - 50)  # a ratio of zero is no tail
-    tail = np.sort(log_ratios)[-max(len(log_ratios) // 5, 1) :]
-    return 0.0 if np.ptp(tail) < MAX_EQUAL_RANGE else float(_statistics().psislw(log_ratios)[1])
 
 
 def check_importance_ratios(log_ratios: np.ndarray, method: str) -> dict[str, float]:
@@ -128,7 +114,7 @@ def _warn(message: str) -> None:
 
 
 class _ArvizStats:
-    """The three functions of arviz-stats (ArviZ 1.x) with the names and axes of ArviZ 0.x."""
+    """The two functions of arviz-stats (ArviZ 1.x) with the names and axes of ArviZ 0.x."""
 
     def __init__(self):
         self.stats = import_module("arviz_stats.base").array_stats
@@ -138,9 +124,6 @@ class _ArvizStats:
 
     def ess(self, values):
         return self.stats.ess(values, chain_axis=0, draw_axis=1)
-
-    def psislw(self, log_ratios):
-        return self.stats.psislw(-log_ratios)  # it takes log-likelihoods, whose ratios are their inverses
 
 
 def _statistics():

@@ -109,7 +109,8 @@ class FittedCandidate:
     """A trained candidate.
 
     `make_gp` makes the model at the mode, `log_density` (n, p) are the log densities of the entries given the other rows, and
-    `scores` (n, p) their standardized residuals, NaN where missing.
+    `scores` (n, p) their standardized residuals, NaN where missing. `khat` is the largest k̂ of the outputs, and `rough_outputs` are
+    those whose draws were replaced by the mode.
     """
 
     name: str
@@ -118,6 +119,8 @@ class FittedCandidate:
     log_density: np.ndarray
     scores: np.ndarray
     report: FitReport
+    khat: float | None = None
+    rough_outputs: tuple[int, ...] = ()
 
 
 class IndependentFit:
@@ -169,8 +172,13 @@ class IndependentFit:
             density = _fold_density(problem, self.candidate, y, known, draws) if at_mode else part.held_out_density()
             log_density[rows, a], scores[rows, a] = density, part.held_out_scores()
             parts.append(part)
-        posterior, report = IndependentMixture(parts), _join_reports([draws for *_, draws in found])
-        return FittedCandidate(self.candidate.name, partial(self._mode, found), posterior, log_density, scores, report)
+        posterior, runs = IndependentMixture(parts), [draws for *_, draws in found]
+        about = {
+            "khat": max((run.khat for run in runs if run.khat is not None), default=None),
+            "rough_outputs": tuple(a for a, run in enumerate(runs) if run.is_rough),
+        }
+        make_gp, report = partial(self._mode, found), _join_reports(runs)
+        return FittedCandidate(self.candidate.name, make_gp, posterior, log_density, scores, report, **about)
 
     def restore(self, draws: list[Draws]) -> IndependentMixture:
         """Condition every output at given draws."""

@@ -19,6 +19,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from scipy.special import logsumexp
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from tqdm import tqdm
@@ -54,12 +55,17 @@ MIN_WEIGHT = 0.01  # candidates with a smaller weight are dropped
 class CandidateScore:
     """Weight of a candidate, its mean log density per held-out entry, and the standard error of that mean.
 
-    A weight of 0 is that of a candidate that was screened out on a subset of the rows.
+    A weight of 0 is that of a candidate that was screened out on a subset of the rows. `report` is that of its training on all rows,
+    `khat` the largest Pareto k̂ of the weights of its draws over the outputs, if there are enough draws, and `rough_outputs` are the
+    outputs whose draws were replaced by the mode, since they lie far below it.
     """
 
     weight: float
     log_density: float
     standard_error: float
+    report: FitReport | None = None
+    khat: float | None = None
+    rough_outputs: tuple[int, ...] = ()
 
 
 class StackPosterior(MixturePosterior):
@@ -92,16 +98,19 @@ class StackPosterior(MixturePosterior):
         """Hyperparameters of each candidate."""
         return [part.state for part in self.parts]
 
+    @property
+    def num_draws(self) -> int:
+        """Largest number of draws of the hyperparameters of an output."""
+        states = [state for part in self.parts if isinstance(part, IndependentMixture) for state in part.state]
+        return max((len(state.weights) for state in states), default=1)
+
     def named_draws(self) -> dict[str, dict[str, np.ndarray]]:
         """Return draws (1, S, *shape) of the hyperparameters of each candidate by name, in standardized units.
 
         Draws of independent outputs are resampled by their weights, and S is the largest number of them; a coupled candidate has S
         times its mode. Vector fields, which have other units, are omitted.
         """
-        counts = [
-            len(state.weights) for part in self.parts if isinstance(part, IndependentMixture) for state in part.state
-        ]
-        count, found = max(counts, default=1), {}
+        count, found = self.num_draws, {}
         for candidate, part in zip(self.candidates, self.parts, strict=True):
             if isinstance(part, IndependentMixture):
                 models = _resample(candidate, part, count)
@@ -113,6 +122,23 @@ class StackPosterior(MixturePosterior):
             found[candidate.name] = {name: np.stack([row[name] for row in rows])[None] for name in rows[0]}
         return found
 
+    def row_log_densities(self) -> np.ndarray:
+        """Return log Σ_k w_k Π_a p_k(y_ia | y_−i, θ_ks) (S, n) of the rows at the draws of `named_draws`."""
+        data, found = self.data, []
+        for part in self.parts:
+            if isinstance(part, IndependentMixture):
+                values = np.zeros((self.num_draws, data.num_rows))
+                for a, (output, index) in enumerate(
+                    zip(part.parts, _resample_draws(part, self.num_draws), strict=True)
+                ):
+                    values[:, data.observed[:, a].numpy()] += output.leave_one_out.log_density.numpy()[index]
+            else:
+                mean, std, _ = part.leave_groups_out(data, torch.arange(data.num_rows))
+                values = torch.distributions.Normal(mean, std, validate_args=False).log_prob(data.Y)
+                values = np.tile(values.nansum(1).numpy(), (self.num_draws, 1))
+            found.append(values)
+        return logsumexp(found, axis=0, b=self.weights[:, None, None])
+
     def leave_groups_out(self, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), all (n, p)."""
         weights = torch.from_numpy(self.weights)[:, None, None]
@@ -123,13 +149,19 @@ class StackPosterior(MixturePosterior):
         return mean, variance.sqrt(), (weights * cdf).sum(0)
 
 
-@torch.no_grad()
-def _resample(candidate: IndependentCandidate, part: IndependentMixture, count: int) -> Iterator[OperatorValuedGP]:
-    """Yield a model at `count` equally weighted draws in turn, by systematic resampling in a random order for each output."""
-    gp, rng, columns = candidate.make_gp(part.num_dims, part.num_outputs), np.random.default_rng(0), []
+def _resample_draws(part: IndependentMixture, count: int) -> Iterator[np.ndarray]:
+    """Yield the indices (count,) of equally weighted draws of each output: systematic resampling in a random order."""
+    rng = np.random.default_rng(0)
     for output in part.parts:
         index = np.searchsorted(np.cumsum(output.weights), (np.arange(count) + 0.5) / count)
-        index = rng.permutation(np.minimum(index, len(output.weights) - 1))
+        yield rng.permutation(np.minimum(index, len(output.weights) - 1))
+
+
+@torch.no_grad()
+def _resample(candidate: IndependentCandidate, part: IndependentMixture, count: int) -> Iterator[OperatorValuedGP]:
+    """Yield a model at `count` equally weighted draws in turn."""
+    gp, columns = candidate.make_gp(part.num_dims, part.num_outputs), []
+    for output, index in zip(part.parts, _resample_draws(part, count), strict=True):
         columns.append([(output.problem.kernel_at(output.thetas[i]), output.noise_variances[i]) for i in index])
     for row in zip(*columns, strict=True):
         for kernel, (own, _) in zip(gp.kernel.kernels, row, strict=True):
@@ -208,7 +240,9 @@ def _fit(
     densities = np.stack([fit.log_density for fit in fits], -1)  # (n, p, K)
     weights = stacking_weights(np.nansum(densities, 1))
     scores = {name: replace(score, weight=0.0) for name, score in screened.items()}
-    scores |= {fit.name: _score(fit.log_density, weight) for fit, weight in zip(fits, weights, strict=True)}
+    for fit, weight in zip(fits, weights, strict=True):
+        about = {"report": fit.report, "khat": fit.khat, "rough_outputs": fit.rough_outputs}
+        scores[fit.name] = replace(_score(fit.log_density, weight), **about)
     correlation = residual_correlation(np.tensordot(np.stack([fit.scores for fit in fits], -1), weights, 1))
     kept = np.flatnonzero(weights >= MIN_WEIGHT)
     parts = [fits[i].posterior for i in kept]

@@ -45,11 +45,18 @@ def condition_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor)
 
 
 def train_on_grid(
-    gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor, *, max_iter: int = 200, verbose: int = 0
+    gp: OperatorValuedGP,
+    X: Tensor,
+    tasks: Tensor,
+    Y: Tensor,
+    *,
+    max_iter: int = 200,
+    restarts: int = 1,
+    verbose: int = 0,
 ) -> FitReport:
     """Train the hyperparameters of a model on pairs in place, by maximizing the evidence.
 
-    The optimizer begins at the best of the current values, those from the data, and a grid of lengthscales and noises. Arguments as in `condition_on_grid`; parameters that do not require a gradient stay fixed. Ctrl-C keeps the best
+    The optimizer begins at the best of the current values, those from the data, and a grid of lengthscales and noises. Further runs (`restarts`) begin at the other lengthscales. Arguments as in `condition_on_grid`; parameters that do not require a gradient stay fixed. Ctrl-C keeps the best
     values so far. Complexity per iteration: that of `condition_on_grid`.
     """
     data = gp.observe(make_pairs(X, tasks), Y.flatten(0, 1)).double()
@@ -68,6 +75,8 @@ def train_on_grid(
         initial_states=initialization.initial_states(gp, data, "auto"),
         initial_points=grid_around(gp, data, vector, initialization),
         max_iter=max_iter,
+        restarts=restarts,
+        random_state=0,
         scale=Y.numel(),
         verbose=verbose,
     )

@@ -211,19 +211,25 @@ def find_mode(
     initial_points: Sequence[np.ndarray],
     max_iter: int,
     tolerance: float = MODE_TOLERANCE,
+    restarts: int = 1,
 ) -> Mode:
-    """Maximize a density from the best of several initial points u (k,).
+    """Maximize a density from the best of several initial points u (k,), or of groups of points (g, k).
 
-    Raises `FactorizationError` if the density cannot be evaluated at any of them.
+    The runs after the first begin at the best points of other groups, in the order of their values. Raises `FactorizationError` if the density cannot be evaluated at any of them.
     """
     evaluator = ObjectiveEvaluator(vector, density)
-    points = [point for u in initial_points if (point := evaluator.evaluate(u)) is not None]
-    if not points:
+    best_of_groups = []
+    for group in map(np.atleast_2d, initial_points):
+        if points := [point for u in group if (point := evaluator.evaluate(u)) is not None]:
+            best_of_groups.append(max(points, key=lambda point: point.value))
+    if not best_of_groups:
         raise FactorizationError(
             "The posterior density of the hyperparameters cannot be evaluated at any initial point. Set the "
             "hyperparameters (gp.initialize(X, Y) takes them from the data), or check the data for extreme scales."
         )
-    run = LBFGSRun(evaluator, max(points, key=lambda point: point.value), max_iter, tolerance).run()
+    ordered = sorted(best_of_groups, key=lambda point: -point.value)
+    runs = [LBFGSRun(evaluator, point, max_iter, tolerance).run() for point in ordered[:restarts]]
+    run = max(runs, key=lambda run: run.best.value)
     return Mode(run.best.x, run.best.value, run.converged or run.gradient_norm <= MAX_MODE_GRADIENT)
 
 

@@ -24,7 +24,6 @@ from ovkgp.plotting.report.sections import Calibration, Column, CoverageAssessme
 NO_CURVES = "The model stores no curves. Give them again to see more: write_report(model, path, X=X, Y=Y), or ovkgp report MODEL --data FILE."
 MIN_CURVES = 10  # fewer curves get a warning
 CHECKS = (
-    fit_warnings.unconverged_training,
     fit_warnings.problems_of_the_fit,
     fit_warnings.unreliable_draws,
     fit_warnings.model_warnings,

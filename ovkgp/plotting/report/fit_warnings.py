@@ -21,7 +21,6 @@ from ovkgp.plotting.slices import get_input_range
 MIN_OBSERVATIONS = 10  # outputs with fewer observations, and classes with fewer rows, get a warning
 MAX_OUTSIDE_FRACTION = 0.05  # fraction of rows outside of the training range that is tolerated
 NUM_SENSITIVITY_POINTS = 15  # points along each input of `compute_input_sensitivity`
-MAX_NOISE_FRACTION = 0.9  # noise above this fraction of the variance of an output leaves nothing to explain
 NEGLIGIBLE_CHANGE_FRACTION = 0.1  # change of the prediction, in standard deviations of the output, that is negligible
 
 
@@ -37,18 +36,6 @@ def miscalibrated_intervals(assessments: tuple[CoverageAssessment, ...]) -> tupl
     if names := [one.name for one in poor if one.name]:
         sentences.append(f"The intervals of {quote_names(names)} are miscalibrated. See Calibration.")
     return tuple(sentences)
-
-
-def unconverged_training(estimator, rows: Rows | None) -> Iterator[str]:
-    """Warn if training was interrupted or did not converge."""
-    report = estimator.fit_report
-    if report is None:
-        return
-    if report.interrupted:
-        yield "Training was interrupted; the best parameters so far are kept. Fit again to complete it."
-    elif not report.converged:
-        reason = report.messages[0]
-        yield f"Training did not converge ({reason}); other values may fit better. Fit again with more iterations."
 
 
 def unreliable_draws(estimator, rows: Rows | None) -> Iterator[str]:
@@ -99,15 +86,6 @@ def _count_observations(estimator) -> tuple[list[str], np.ndarray]:
     return ([], np.array([])) if stored is None else (estimator.output_labels(), np.isfinite(stored.Y).sum(0))
 
 
-def few_rows(estimator, rows: Rows | None) -> Iterator[str]:
-    """Warn of few rows for the number of inputs."""
-    d = estimator.n_features_in_
-    if estimator.kind not in ("table", "target"):
-        return
-    if rows is not None and not rows.is_given and d > 1 and len(rows.X) < 2 * d:
-        yield f"{pluralize(len(rows.X), 'row')} for {d} inputs may be too few to identify the relevant inputs."
-
-
 def constant_columns(estimator, rows: Rows | None) -> Iterator[str]:
     """Warn of columns that are constant in the training rows."""
     stored = get_training_rows(estimator)
@@ -152,21 +130,6 @@ def extrapolation(estimator, rows: Rows | None) -> Iterator[str]:
         yield (
             f"{format_percent(fraction)} of the given rows lie outside of the range of the training rows (in {names}). Predictions there are extrapolations."
         )
-
-
-def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
-    """Warn if the trained noise is as large as the variance of the output."""
-    stored, trained = get_training_rows(estimator), estimator.describe().trained_noise
-    if stored is None or trained is None:
-        return
-    for name, noise, column in zip(estimator.output_labels(), trained, stored.Y.T, strict=True):
-        observed = column[np.isfinite(column)]
-        if len(observed) < 2 or not (variance := observed.var()) > 0:
-            continue
-        if noise > MAX_NOISE_FRACTION * variance:
-            yield (
-                f"{format_output_name(estimator, name)}: nearly all variation is attributed to noise, so the inputs explain little of it."
-            )
 
 
 def irrelevant_inputs(estimator, rows: Rows | None) -> Iterator[str]:
@@ -219,20 +182,17 @@ def model_warnings(estimator, rows: Rows | None) -> Iterator[str]:
 
 
 def problems_of_the_fit(estimator, rows: Rows | None) -> Iterator[str]:
-    """Repeat the problems that `fit` warned of."""
+    """Repeat the problems that `fit` warned of, and further notes."""
     yield from estimator.list_problems()
 
 
 CHECKS = (  # checks in the order of the page
-    unconverged_training,
     problems_of_the_fit,
     unreliable_draws,
     few_observations,
-    few_rows,
     constant_columns,
     unobserved_outputs,
     extrapolation,
-    noise_levels,
     irrelevant_inputs,
     model_warnings,
 )

@@ -464,3 +464,29 @@ def test_summary_of_unnamed_columns_numbers_inputs_and_shortens_outputs():
 def test_summary_omits_expensive_held_out_rows(monkeypatch):
     monkeypatch.setattr(summary_module, "MAX_SUMMARY_COST", 1.0)
     assert "held-out" not in fitted(kernel="independent", noise=[0.01, 1.0]).summary()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"hyperparameters": "laplace", "sampling": {"draws": 30}}, "hyperparameters='laplace'"),
+        ({"noise": "shared"}, "noise"),
+        ({"approximation": "orff", "num_frequencies": 20}, "approximation='orff'"),
+        ({"likelihood": "student_t", "num_frequencies": 10}, "likelihood='student_t'"),
+    ],
+)
+def test_summary_says_why_auto_is_one_model(options, reason):
+    X = np.random.default_rng(0).uniform(0, 5, (30, 1))
+    Y = np.hstack([np.sin(X), np.cos(X)])
+    text = ovkgp.GPRegressor(random_state=0, **options).fit(X, Y).summary()
+    assert "no mixture of candidates, because of" in text and reason in text
+
+
+def test_summary_of_one_model_with_checkpoint_or_added_rows(tmp_path):
+    X = np.random.default_rng(0).uniform(0, 5, (30, 1))
+    y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=30)
+    model = ovkgp.GPRegressor(random_state=0, num_frequencies=50)
+    assert "because of a checkpoint" in model.fit(X, y, checkpoint=tmp_path / "c").summary()
+    assert "no mixture" not in model.fit(X, y).summary()
+    text = model.partial_fit(X, y).summary()
+    assert "kernel of the candidate" in text and "rows that were added" in text

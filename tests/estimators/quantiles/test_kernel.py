@@ -9,7 +9,9 @@ from gpytorch.kernels import RBFKernel
 from scipy import stats
 from scipy.optimize import minimize
 
+import ovkgp
 from ovkgp.estimators.common.task_options import input_factor
+from ovkgp.estimators.quantiles import kernel as kernel_module
 from ovkgp.estimators.quantiles.kernel import (
     MAX_INITIAL_LAM,
     NOISE_RATIOS,
@@ -294,3 +296,17 @@ def test_quadratic_monomials_have_the_squared_inner_product():
 def test_proportions_sum_to_one():
     proportions = KernelProportions.from_variances(stationary=2.0, linear=1.0, quadratic=1.0)
     assert (proportions.stationary, proportions.linear, proportions.quadratic) == (0.5, 0.25, 0.25)
+
+
+@pytest.mark.parametrize("trend", ["auto", "linear"])
+def test_restarts_are_runs_from_several_lengthscales(monkeypatch, trend):
+    counts = []
+
+    def count_runs(vector, density, points, max_iter, tolerance, restarts):
+        counts.append((len(points), restarts))
+        return find_mode(vector, density, points, max_iter, tolerance, restarts)
+
+    monkeypatch.setattr(kernel_module, "find_mode", count_runs)
+    x = np.linspace(0, 1, 30)[:, None]
+    ovkgp.InfiniteQuantileRegressor(trend=trend, restarts=3, lam=1e-3, calibrate=False).fit(x, np.sin(6 * x[:, 0]))
+    assert (6, 3) in counts

@@ -698,3 +698,28 @@ def test_export_of_a_mixture_at_its_mode_has_one_draw():
     model = ovkgp.GPRegressor(hyperparameters="evidence", random_state=0).fit(X, np.sin(X[:, 0]))
     posterior = model.to_arviz()["posterior"]
     assert posterior.sizes["draw"] == 1 and float(posterior["weight"].sum()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_export_of_a_mixture_has_leave_one_out_densities_of_the_mixture(missing):
+    az = pytest.importorskip("arviz")
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (25, 2))
+    Y = 10 * np.c_[np.sin(X[:, 0]), X[:, 1]] + rng.standard_normal((25, 2))
+    if missing:
+        Y[:6, 0] = np.nan
+    model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    data, stack = model.to_arviz(), model.posterior_
+    likelihood, posterior = data["log_likelihood"]["y"], data["posterior"]
+    assert likelihood.sizes["draw"] == posterior.sizes["draw"] == 32 and posterior.attrs["method"] == "laplace, mixture"
+    assert not [name for name in posterior.dims if "_dim_" in name]
+    parts = [-np.log(np.mean(np.exp(-likelihood.values[0]), axis=0))]
+    assert posterior.attrs["elpd_loo"] == pytest.approx(float(parts[0].sum()))
+    mean, std, _ = stack.leave_groups_out(torch.arange(25))
+    gaussian = torch.distributions.Normal(mean, std, validate_args=False).log_prob(stack.data.Y).nansum(1).numpy()
+    scales = np.isfinite(Y) @ np.log(model.scaling_.output_scale)
+    assert posterior.attrs["elpd_loo"] == pytest.approx((gaussian - scales).sum(), abs=2.5)  # a mixture is not Gaussian
+    loo = az.loo(data)
+    assert float(getattr(loo, "elpd_loo", getattr(loo, "elpd", np.nan))) == pytest.approx(
+        posterior.attrs["elpd_loo"], abs=2
+    )

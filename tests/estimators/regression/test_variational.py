@@ -442,3 +442,11 @@ def test_constant_outputs_do_not_give_certain_predictions(likelihood, value):
     model = ovkgp.GPRegressor(likelihood=likelihood, random_state=0).fit(X, np.full(5, value))
     expected = model.predict([[0.5], [100.0]])
     assert (np.abs(expected - value) > 0.02).all() and (np.abs(expected - value) < 0.3).all()
+
+
+def test_restarts_reach_the_final_training_of_a_selected_structure():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (30, 1))
+    Y = np.c_[np.sin(X[:, 0]), np.cos(X[:, 0])] + 0.1 * rng.standard_normal((30, 2))
+    model = ovkgp.GPRegressor(likelihood="student_t", num_frequencies=10, restarts=3, random_state=0).fit(X, Y)
+    assert len(model.candidates_) > 1 and len(model.fit_report_.restarts) == 3

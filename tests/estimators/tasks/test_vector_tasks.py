@@ -660,3 +660,14 @@ def test_noise_per_row_has_a_mode_but_no_standard_deviation_with_other_losses(da
     assert all(name.endswith("_mean") for name in columns) and len(columns) == T * P
     with pytest.raises(OptionError, match="per_sample"):
         model.predict(Xs, new, return_std=True)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_training_by_evidence_restarts(missing):
+    rng = np.random.default_rng(0)
+    X, tasks = rng.uniform(0, 1, (12, 1)), np.linspace(-1, 1, 4)
+    Y = np.sin(6 * X) * np.cos(tasks) + 0.1 * rng.standard_normal((12, 4))
+    if missing:
+        Y[:2, 1] = np.nan
+    model = ovkgp.VectorTaskRegressor(tasks, hyperparameters="evidence", restarts=3).fit(X, Y)
+    assert len(model.fit_report_.restarts) == 3

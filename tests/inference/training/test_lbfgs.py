@@ -68,3 +68,14 @@ def test_hessian_is_one_sided_at_edge():
     scales, whole = np.array([1e-3, 1.0, 10.0]), compute_hessian(narrow, np.zeros(3))
     found = compute_hessian(edged, np.zeros(3))
     np.testing.assert_allclose(found * np.outer(scales, scales), whole * np.outer(scales, scales), atol=1e-3)
+
+
+def test_find_mode_restarts_from_the_best_points_of_other_groups():
+    def two_modes(u):  # near -2 and, higher but narrower, near 3
+        parts = np.array([-0.5 * ((u + 2) ** 2).sum(), 1.0 - 8 * ((u - 3) ** 2).sum()])
+        weights = np.exp(parts - np.logaddexp(*parts))
+        return np.logaddexp(*parts), weights[0] * -(u + 2) + weights[1] * -16 * (u - 3)
+
+    groups = [np.array([[-2.5] * 3, [-2.1] * 3]), np.array([[2.7] * 3, [1.0] * 3])]
+    one, two = (find_mode(ParameterVector(Free()), two_modes, groups, 500, restarts=n) for n in (1, 2))
+    assert one.u == pytest.approx(np.full(3, -2.0), abs=1e-3) and two.u == pytest.approx(np.full(3, 3.0), abs=1e-3)

@@ -1,6 +1,5 @@
 """Tests of `ovkgp.plotting.report.fit_warnings`."""
 
-from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,23 +16,12 @@ from ovkgp.plotting.report.fit_warnings import (
     constant_columns,
     extrapolation,
     few_observations,
-    few_rows,
     irrelevant_inputs,
     miscalibrated_intervals,
     model_warnings,
-    noise_levels,
-    unconverged_training,
     unobserved_outputs,
     unreliable_draws,
 )
-
-
-def with_report(model, **changes):
-    """Copy of a model with another report of its training."""
-    other, report = copy(model), copy(model.fit_report_)
-    vars(report).update(changes)
-    other.fit_report_ = report
-    return other
 
 
 def with_draws(**attrs):
@@ -47,20 +35,6 @@ def test_collect_warnings_of_good_model_is_empty():
     X = rng.uniform(0, 6, (40, 1))
     model = ovkgp.GPRegressor("independent", random_state=0).fit(X, np.sin(X) + 0.2 * rng.normal(size=(40, 1)))
     assert collect_warnings(model, collect_rows(model)) == ()
-
-
-def test_unconverged_training_reports_reason(coupled):
-    assert not [*unconverged_training(coupled, None)]
-    (interrupted,) = unconverged_training(with_report(coupled, interrupted=True, converged=False), None)
-    assert "interrupted" in interrupted
-    (open_ended,) = unconverged_training(
-        with_report(coupled, converged=False, messages=("stopped after 9 iterations", "use more")), None
-    )
-    assert "did not converge (stopped after 9 iterations)" in open_ended
-
-
-def test_unconverged_training_ignores_untrained_estimator(ridge):
-    assert not [*unconverged_training(ridge, None)]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +103,7 @@ def test_input_sensitivity_uses_scaling_without_rows(features):
     assert compute_input_sensitivity(features, None)[0] > 0
 
 
-CHECKS = (constant_columns, extrapolation, few_observations, few_rows, unobserved_outputs)
+CHECKS = (constant_columns, extrapolation, few_observations, unobserved_outputs)
 
 
 def warn(check, model, *rows):
@@ -168,13 +142,6 @@ def test_constant_columns_ignores_given_rows(coupled, features):
     assert not warn(constant_columns, coupled, X, Y) and not warn(constant_columns, features, X, Y)
 
 
-def test_few_rows_compares_rows_with_inputs():
-    X = np.random.default_rng(0).normal(size=(12, 10))
-    assert "12 rows for 10 inputs" in warn(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X, X[:, 0]))[0]
-    assert not warn(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X[:, :3], X[:, 0]))
-    assert not warn(few_rows, ovkgp.InfiniteOneClassSVM(num_tasks=4).fit(X))  # without outputs
-
-
 def test_unobserved_outputs_names_outputs(coupled):
     Y = np.zeros((4, 3))
     Y[:, 1] = np.nan
@@ -206,15 +173,6 @@ def test_data_warnings_without_stored_rows_are_empty(features, levels, styles, q
         assert not [sentence for check in CHECKS for sentence in warn(check, model)]
 
 
-def with_noise(model, fraction):
-    """Copy of a model with noise that is a fraction of the variance of each output."""
-    other = copy(model)
-    other.noise_ = np.diag(
-        fraction * np.nanvar(model.posterior_.data.Y.numpy(), axis=0) * model.scaling_.output_scale**2
-    )
-    return other
-
-
 def test_irrelevant_inputs_names_inputs():
     rng = np.random.default_rng(1)
     X = pd.DataFrame(rng.uniform(0, 1, (40, 2)), columns=["wind", "moon"])
@@ -231,18 +189,6 @@ def test_irrelevant_inputs_ignores_linear_trend():
     )
     assert model.gp_.kernel.kernels[0].base_kernel.lengthscale.min() > 2  # in standard deviations
     assert not [*irrelevant_inputs(model, None)]
-
-
-def test_noise_levels_reports_large_noise(coupled):
-    assert not [*noise_levels(coupled, None)]
-    all_noise = [*noise_levels(with_noise(coupled, 0.95), None)]
-    assert len(all_noise) == 3 and "attributed to noise" in all_noise[2]
-
-
-def test_noise_levels_ignores_fixed_noise():
-    X = np.linspace(0, 1, 10)[:, None]
-    model = ovkgp.GPRegressor("independent", noise=1e-9, random_state=0).fit(X, np.sin(9 * X))
-    assert not [*noise_levels(model, None)]
 
 
 def test_underestimated_variance_warns_without_floor(features, coupled):
