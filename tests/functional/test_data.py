@@ -113,7 +113,7 @@ def test_resample_in_two_dimensions_is_exact_for_linear_functions():
 
 def test_resample_rejects_points_without_values():
     data = FunctionalData([[1.0, 2.0], [1.0, 2.0]], [[0.0, 0.2], [0.5, 1.0]])
-    with pytest.raises(InputError, match="Curve 0 .* extrapolate"):
+    with pytest.raises(InputError, match=r"Curve 0 .* extrapolate"):
         data.resample([0.6, 0.7])
     line = FunctionalData([[1.0, 2.0, 3.0, 4.0]], [[0, 0], [1, 1], [2, 2], [3, 3]])
     with pytest.raises(InputError, match="line"):

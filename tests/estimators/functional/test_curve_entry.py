@@ -153,7 +153,7 @@ def test_score_reads_the_points_of_its_argument(estimator):
     assert model.score(X, coordinates) == pytest.approx(half)
     with pytest.raises(InputError, match="columns"):
         model.score(X, frame.set_axis(list("abcdefghijkl"), axis=1))
-    with pytest.raises(InputError, match="6 columns|12 columns"):
+    with pytest.raises(InputError, match=r"6 columns|12 columns"):
         model.score(X, Y[:, :6])
     for wrong in (FunctionalData(Y, 10 * GRID), coordinates.assign_coords(t=GRID[:6] + 3)):
         with pytest.raises(DomainError, match="domain"):
@@ -251,7 +251,7 @@ def test_input_curves_have_the_channels_and_dimensions_of_the_fit():
     curves = FunctionalData(Y, GRID)
     for estimator in fast():
         model = estimator.fit(curves, Y, grid=GRID)
-        with pytest.raises(InputError, match="channels|features"):
+        with pytest.raises(InputError, match=r"channels|features"):
             model.predict(FunctionalData(np.stack([Y, Y], -1), GRID))
     with pytest.raises(InputError, match="table of inputs"):
         ovkgp.FunctionGPRegressor(**QUICK).fit(X, Y).predict(curves)
