@@ -41,6 +41,7 @@ def enter_curves(y, grid, num_rows: int) -> EnteredCurves:
     y, names, is_flat = _unpack_rows(y), None, False
     if _is_table(y, grid):
         y, names, is_flat = output_table(y, None)
+        names = names if names is not None and len(names) == y.shape[1] else None  # a DataArray has one name
         if grid is None and names is not None and not is_flat:
             grid, source = grid_of_names(names, len(names))
             if source == "plane":
@@ -49,7 +50,6 @@ def enter_curves(y, grid, num_rows: int) -> EnteredCurves:
                     FitWarning,
                     stacklevel=4,
                 )
-        y = y[:, None] if is_flat and y.ndim == 1 else y
     data = as_functional_data(y, grid)
     if len(data) != num_rows:
         raise InputError(f"X and y must have equally many rows, got {num_rows} and {len(data)}.")
@@ -63,7 +63,8 @@ def read_curves(estimator, y, grid, num_rows: int, num_channels: int = 1) -> tup
     """
     y = _unpack_rows(y)
     if _is_table(y, grid):
-        values, names, _ = output_table(y, None)
+        values, names, is_flat = output_table(y, None)
+        names = None if is_flat or names is None or len(names) != values.shape[1] else names
         grid = _find_columns(estimator, names) if grid is None else grid
     elif has_points(y) or is_ragged(y, grid):
         data = as_functional_data(y, grid).on_common_grid()
@@ -86,16 +87,22 @@ def read_curves(estimator, y, grid, num_rows: int, num_channels: int = 1) -> tup
 
 
 def _find_columns(estimator, names: list[str] | None) -> np.ndarray:
-    """Return the points of the columns of a further table: those of the fit for its names, else those in the names."""
-    known = {name: i for i, name in enumerate(estimator.output_names_)} if estimator.has_output_names else {}
-    if names is None or (not known and len(names) == len(estimator.grid_)):
-        return estimator.grid_
-    if len(known) == len(estimator.grid_) and known.keys() >= set(names):
-        return estimator.grid_[[known[name] for name in names]]
-    grid, source = grid_of_names(names, len(names))
-    if source == "none":
+    """Return the points of the columns of a further table: those of the fit for its names, else those in the names.
+
+    Columns without points, or numbered from 0, are at the points of the fit if that had no names.
+    """
+    fitted, grid = estimator.output_names_, estimator.grid_
+    if names is None:
+        return grid
+    if len(fitted) == len(grid) and set(fitted) >= set(names):
+        return grid[[fitted.index(name) for name in names]]
+    is_numbered = names == [str(i) for i in range(len(names))]
+    points, source = (None, "none") if is_numbered else grid_of_names(names, len(names))
+    if source != "none":
+        return points
+    if estimator.has_output_names or len(names) != len(grid):
         raise InputError(
-            f"The columns of y must be those of the fit, {list(known)[:3] or 'an array'}, got {names[:3]}. Rename them or pass y as an array."
+            f"y must have columns of the fit, such as {fitted[:3]}, got {names[:3]}. Rename them or pass y as an array."
         )
     return grid
 

@@ -317,7 +317,7 @@ def encode_options(estimator: BaseEstimator, tensors: dict[str, Tensor]) -> dict
 
 
 def _encode_option(name: str, value, estimator: BaseEstimator, tensors: dict[str, Tensor]):
-    if not isinstance(value, Kernel):
+    if not isinstance(value, Kernel) or type(value) is DictionaryKernel:
         return encode(name, value, tensors)
     known = {"class": type(value).__name__}
     if is_storable(value):

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 import xarray
 from curve_cases import simulate_curves
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from sklearn.model_selection import cross_val_predict
 
 import ovkgp
 from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
-from ovkgp.functional import BSplines, Fourier, FunctionalData, TensorProduct
+from ovkgp.functional import BSplines, DictionaryKernel, Fourier, FunctionalData, TensorProduct
 from ovkgp.metrics import r2_score
 
 GRID, X, Y = simulate_curves(24, 12)
@@ -160,6 +160,17 @@ def test_score_reads_the_points_of_its_argument(estimator):
             model.score(X, wrong)
 
 
+def test_score_after_a_fit_to_an_array_reads_column_names():
+    model = ovkgp.KernelProjectionRegressor().fit(X, Y, GRID)
+    expected = model.score(X, Y)
+    for columns in (GRID, range(12), list("abcdefghijkl"), [f"y{i}" for i in range(12)]):
+        assert model.score(X, pd.DataFrame(Y, columns=columns)) == pytest.approx(expected)
+    with pytest.raises(InputError, match="increasing"):
+        model.score(X, pd.DataFrame(Y, columns=GRID[::-1]))
+    with pytest.raises(DomainError):
+        model.score(X, pd.DataFrame(Y, columns=10 * GRID))
+
+
 def test_complete_reads_the_points_of_its_argument():
     frame = pd.DataFrame(np.where(GRID < 0.5, Y, np.nan), columns=GRID)
     model = ovkgp.FunctionGPRegressor(**QUICK).fit(X, pd.DataFrame(Y, columns=GRID))
@@ -304,6 +315,15 @@ def test_predictions_do_not_depend_on_the_order_of_groups(kernel):
     assert np.abs(known - Y - shift).mean() < 0.6 * np.abs(new - Y - shift).mean()
 
 
+def test_model_with_groups_and_a_kernel_object_is_saved(tmp_path):
+    groups = np.repeat(list("abcdef"), 4)
+    kernel = AdditiveKernel(RBFKernel(active_dims=(0,)), ScaleKernel(LinearKernel())).double()
+    model = ovkgp.FunctionGPRegressor(**QUICK | {"kernel": kernel}).fit(X, Y, grid=GRID, groups=groups)
+    model.save(tmp_path / "m.ovkgp")
+    loaded = ovkgp.load(tmp_path / "m.ovkgp")
+    np.testing.assert_allclose(loaded.predict(X, groups=groups), model.predict(X, groups=groups), rtol=1e-12)
+
+
 def test_groups_reject_missing_labels_and_fixed_hyperparameters():
     model = ovkgp.FunctionGPRegressor(**QUICK)
     for groups in ([None, *"abcdefghijklmnopqrstuvw"], np.r_[np.nan, np.arange(23)]):
@@ -331,6 +351,7 @@ def test_dictionary_must_be_defined_on_the_domain_of_the_curves(dictionary, grid
     "options",
     [
         {"output_basis": BSplines(5), "kernel": "rbf", "deviations": False},
+        {**fixed_options(), "output_basis": "kernel", "task_kernel": DictionaryKernel(Fourier(3))},
         {"output_basis": Fourier(3), **{k: v for k, v in fixed_options().items() if k != "task_kernel"}},
     ],
 )
