@@ -31,6 +31,7 @@ X = rng.uniform(0, 1, (N, 2))
 Y = np.c_[np.sin(4 * X[:, 0]) + X[:, 1], np.cos(3 * X[:, 1]) - X[:, 0]] + 0.05 * rng.standard_normal((N, 2))
 LABELS = np.where(Y[:, 0] > np.median(Y[:, 0]), 1, 0)
 CURVES = np.stack([Y, 2 * Y], 1)
+PROFILES = Y[:, :1] * np.sin(3 * np.linspace(0, 1, 8)) + Y[:, 1:] * np.linspace(0, 1, 8) ** 2
 POINTS = rng.uniform(0, 1, (5, 2))
 FIXED = {"hyperparameters": "fixed", "random_state": 0}
 
@@ -59,6 +60,13 @@ ESTIMATORS = {
     "costs": (ovkgp.InfiniteCostSensitiveClassifier(random_state=0), LABELS),
     "one class": (ovkgp.InfiniteOneClassSVM(random_state=0), None),
     "vector tasks": (ovkgp.VectorTaskRegressor(tasks=[0.0, 1.0]), CURVES),
+    "curves, kernel": (ovkgp.FunctionGPRegressor("kernel", "rbf", "matern52", random_state=0), PROFILES),
+    "curves, components": (ovkgp.FunctionGPRegressor("pca", num_components=2, random_state=0), PROFILES),
+    "curves, projection": (ovkgp.KernelProjectionRegressor(), PROFILES),
+    "curves, kernel of the domain": (ovkgp.FunctionalRidge(), PROFILES),
+    "curves, robust": (ovkgp.RobustFunctionalRegressor(), PROFILES),
+    "curves, linear": (ovkgp.FunctionalLinearRegressor(), PROFILES),
+    "curves, kernel average": (ovkgp.KernelCurveRegressor(lengthscale=0.3), PROFILES),
 }
 JUNK = {
     "true": True,
@@ -259,6 +267,7 @@ def invalid_inputs():
 def test_invalid_inputs_are_rejected(name):
     estimator, target = ESTIMATORS[name]
     accepted = ("strings",)  # numbers as text are numbers for scikit-learn
+    accepted += ("three-dimensional",) * isinstance(estimator, ovkgp.FunctionGPRegressor)  # input curves with channels
     cases = {}
     for label, bad in invalid_inputs().items():
 

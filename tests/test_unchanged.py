@@ -70,6 +70,7 @@ from ovkgp.kernels import (
     WarpedKernel,
     num_outputs,
 )
+from ovkgp.losses import LogCosh
 
 # --- what is internal, or may get another name: all of it is here ---------------------------------------------------------
 # Port these lines and functions when modules move or names change; the rest of the file and the references stay as they are.
@@ -673,6 +674,15 @@ GP_REGRESSORS = {
 }
 
 
+def curves(kind, holes=False, **options):
+    X, grid = inputs(), np.linspace(0, 1, 10)
+    Y = np.sin(6 * grid + X[:, :1]) * (1 + X[:, 1:] / 40)
+    Y = Y + 0.1 * np.random.default_rng(6).normal(size=Y.shape)
+    if holes:
+        Y[3::7, :4] = Y[5::9, 8:] = np.nan
+    return kind(**options).fit(X, Y, grid)
+
+
 OTHERS = {
     "ovk ridge": lambda: ridge(ovkgp.OVKRidge, lam=[1e-3, 1e-1, 10.0], fit_intercept=True),
     "ovk ridge, missing, matrix": lambda: ridge(
@@ -697,6 +707,20 @@ OTHERS = {
     "vector tasks": vector_tasks,
     "vector tasks, intercept, trained": lambda: vector_tasks(fit_intercept=True, hyperparameters="evidence"),
     "bayes search": searched,
+    "curves, functional ridge": lambda: curves(ovkgp.FunctionalRidge, lam=1e-3),
+    "curves, functional ridge, gaps": lambda: curves(ovkgp.FunctionalRidge, holes=True, lam=1e-3),
+    "curves, kernel projection, log-cosh": lambda: curves(
+        ovkgp.KernelProjectionRegressor, loss=LogCosh(0.1), num_functions=5, lam=1e-3
+    ),
+    "curves, robust, bands": lambda: curves(
+        ovkgp.RobustFunctionalRegressor, loss="huber", kappa=0.2, lam=1e-3, uncertainty="variational"
+    ),
+    "curves, gp": lambda: curves(
+        ovkgp.FunctionGPRegressor, holes=True, output_basis="kernel", kernel="rbf", task_kernel="matern52"
+    ),
+    "curves, gp, components": lambda: curves(
+        ovkgp.FunctionGPRegressor, output_basis="pca", num_components=2, random_state=0
+    ),
 }
 
 
@@ -777,6 +801,14 @@ def ask_search(model):
     return {"mean": model.predict(NEW), "score": model.best_score_, "lam": model.best_params_["lam"]}
 
 
+def ask_curves(model):
+    grid = [0.25, 0.6]
+    if not model.has_predictive:
+        return {"mean": model.predict(NEW, grid)}
+    mean, std = model.predict(NEW, grid, return_std=True)
+    return {"mean": mean, "std": std, "band": model.predict_interval(NEW[:2], 0.8, simultaneous=True, grid=grid)}
+
+
 QUESTIONS = {
     "GPRegressor": ask_gp,
     "OVKRidge": ask_ridge,
@@ -790,6 +822,10 @@ QUESTIONS = {
     "InfiniteOneClassSVM": ask_one_class,
     "VectorTaskRegressor": ask_vector_tasks,
     "BayesSearchCV": ask_search,
+    "FunctionalRidge": ask_curves,
+    "KernelProjectionRegressor": ask_curves,
+    "RobustFunctionalRegressor": ask_curves,
+    "FunctionGPRegressor": ask_curves,
 }
 
 

@@ -106,8 +106,8 @@ def find_grid(
 ) -> np.ndarray:
     """Return the points (m,), or (m, 2) if column names hold two numbers, of the output columns of a curve.
 
-    They are those of --grid or of the first row if given, else the numbers in the column names, else equidistant on [0, 1], with a
-    note unless `quiet`.
+    They are those of --grid or of the first row if given, else the numbers or dates in the column names, else equidistant on [0, 1],
+    with a note unless `quiet`.
     """
     names = [str(name) for name in columns]
     if text == GRID_ROW:
@@ -117,16 +117,13 @@ def find_grid(
         if len(points) != len(names):
             raise OptionError(f"--grid has {len(points)} points, expected {len(names)}, one per output column.")
         return points
-    from ovkgp.estimators.functional.point_names import parse_numbered_names, parse_plane_names
+    from ovkgp.functional.point_names import grid_of_names
 
-    known = parse_numbered_names(names)
-    if known is not None:
-        try:
-            return check_increasing(known.points, "The grid in the names of the output columns")
-        except InputError as error:
-            raise InputError(f"{error} Order the columns in --outputs, or name their points with --grid.") from None
-    if (plane := parse_plane_names(names)) is not None:
-        return plane
-    if len(names) > 1 and not quiet:
+    points, source = grid_of_names(names, len(names))
+    if source == "none" and len(names) > 1 and not quiet:
         print_note("The names of the outputs hold no grid, so points are equidistant on [0, 1]. Set them with --grid.")
-    return np.linspace(0.0, 1.0, len(names))
+    if source == "plane" and not quiet:
+        print_note(
+            "The names of the outputs hold two numbers, which are points of a plane. Set other points with --grid."
+        )
+    return points

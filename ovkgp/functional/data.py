@@ -12,7 +12,8 @@ from scipy.interpolate import CubicSpline, griddata
 
 from ovkgp.checks import check_one_of, check_positive
 from ovkgp.exceptions import DomainError, InputError, OptionError
-from ovkgp.functional.mean_curve import MeanCurve, fit_mean_curve
+from ovkgp.functional.mean_curve import MeanCurve, check_spread, fit_mean_curve
+from ovkgp.functional.point_names import grid_of_names
 from ovkgp.functional.quadrature import as_array, as_domain, as_points, describe_domain, quadrature_weights
 
 CHANNEL_DIMS = ("channel", "channels", "coordinate", "variable", "component")  # names of a channel dimension in xarray
@@ -85,7 +86,7 @@ class FunctionalData:
     """
 
     def __init__(self, values, grid, domain: ArrayLike | None = None, channel_names=None):
-        self.is_ragged = _is_ragged(values, grid)
+        self.is_ragged = is_ragged(values, grid)
         if self.is_ragged:
             self.values = [as_array(one, f"values[{i}]").copy() for i, one in enumerate(values)]
             self.grid = [as_array(one, f"grid[{i}]").copy() for i, one in enumerate(grid)]
@@ -327,6 +328,11 @@ class FunctionalData:
                 keep = ~np.isnan(column)
                 if keep.any():
                     out[i, :, c] = _interpolate(at[keep], column[keep], points, kind, extrapolate)
+        empty = np.flatnonzero(np.isnan(out).all((1, 2)))
+        if len(empty):
+            raise InputError(
+                f"Curve {empty[0]} has no observed values in the range of the new grid. Use extrapolate=True, or drop the curve."
+            )
         grid = points[:, 0] if np.ndim(grid) == 1 else points
         return self._replace(out if self.has_channels else out[..., 0], grid)
 
@@ -413,12 +419,13 @@ def as_functional_data(data, grid=None, domain=None) -> FunctionalData:
     Parameters
     ----------
     data : FunctionalData, array-like, DataFrame, FDataGrid, FDataIrregular or DataArray
-        Values of shape (n, m) or (n, m, q) or a list of arrays; a frame whose rows are curves and whose column names are points;
+        Values of shape (n, m) or (n, m, q) or a list of arrays; a frame whose rows are curves;
         an `FDataGrid` or `FDataIrregular` of scikit-fda; or an xarray `DataArray` whose first dimension enumerates the curves and
-        whose other dimensions have numbers as coordinates (a dimension without, or named "channel", holds the channels).
+        whose other dimensions have numbers or dates as coordinates (a dimension without, or named "channel", holds the channels).
+        Masked values are missing.
     grid : array-like of shape (m,) or (m, b), list, or None, default=None
-        Points of arrays and tables. If None, the column names of a frame, or m equidistant points from 0 to 1. For data with points,
-        None, or the same points.
+        Points of arrays and tables. If None, the numbers in the column names of a frame ("0.5", "depth_10"), or m equidistant points
+        from 0 to 1 if there are none. For data with points, None, or the same points. Dates are days since 1970-01-01.
     domain : array-like of shape (2,) or (b, 2) or None, default=None
         Domain. If None, that of the data, or the range of the points.
 
@@ -437,17 +444,13 @@ def as_functional_data(data, grid=None, domain=None) -> FunctionalData:
     if isinstance(data, FunctionalData):
         _check_same_grid(data, grid)
         return data if domain is None else FunctionalData(data.values, data.grid, domain, data.channel_names)
-    for recognized, read in (
-        (("data_matrix", "grid_points"), _read_fdata_grid),
-        (("start_indices", "points", "values"), _read_fdata_irregular),
-        (("dims", "coords", "values"), _read_xarray),
-    ):
-        if all(hasattr(data, name) for name in recognized):
+    for recognized, read in _READERS:
+        if _has_attributes(data, recognized):
             read_data = read(data)
             _check_same_grid(read_data, grid)
             return read_data if domain is None else as_functional_data(read_data, domain=domain)
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        grid = _column_points(data.columns) if grid is None else grid
+        grid = grid_of_names(data.columns, len(data.columns)).points if grid is None else grid
         return FunctionalData(data.to_numpy(dtype=np.float64, na_value=np.nan), grid, domain)
     if grid is None:
         data = as_array(data, "data")
@@ -459,6 +462,23 @@ def as_functional_data(data, grid=None, domain=None) -> FunctionalData:
     return FunctionalData(data, grid, domain)
 
 
+def has_points(values, grid=None) -> bool:
+    """Whether values are functional data of ours or of another library, or curves with a list of a grid for each.
+
+    A DataArray without numbers or dates as coordinates is a table.
+    """
+    if isinstance(values, FunctionalData):
+        return True
+    for recognized, read in _READERS:
+        if _has_attributes(values, recognized):
+            return read is not _read_xarray or callable(values.values) or bool(_coordinates(values))
+    return isinstance(grid, list | tuple) and len(grid) > 0 and np.ndim(grid[0]) > 0
+
+
+def _has_attributes(data, names: tuple[str, ...]) -> bool:
+    return all(hasattr(data, name) for name in names)
+
+
 def _check_same_grid(data: FunctionalData, grid) -> None:
     """Raise if a grid was given besides data that have another one."""
     if grid is None:
@@ -466,15 +486,6 @@ def _check_same_grid(data: FunctionalData, grid) -> None:
     same = not data.is_ragged and np.shape(grid) == data.grid.shape and np.allclose(data.grid, as_array(grid, "grid"))
     if not same:
         raise InputError("grid differs from the points of the functional data. Omit it, or use `resample`.")
-
-
-def _column_points(columns) -> np.ndarray:
-    try:
-        return np.array([float(name) for name in columns])
-    except (TypeError, ValueError):
-        raise InputError(
-            f"The columns of a table of curves must be named by numbers, got {list(columns)[:3]}. Rename them or pass `grid`."
-        ) from None
 
 
 def _read_fdata_grid(data) -> FunctionalData:
@@ -493,17 +504,25 @@ def _read_fdata_irregular(data) -> FunctionalData:
     return FunctionalData([values[s] for s in slices], [points[s] for s in slices], np.asarray(data.domain_range))
 
 
-def _read_xarray(data) -> FunctionalData:
-    values, dims = np.asarray(data.values, dtype=np.float64), list(data.dims)
+def _coordinates(data) -> dict[str, np.ndarray]:
+    """Return the numbers and dates, as days, that are coordinates of the dimensions of a DataArray but the first."""
     axes = {}
-    for dim in dims[1:]:
+    for dim in list(data.dims)[1:]:
         coordinate = np.asarray(data.coords[dim].values) if dim in data.coords else None
-        if dim not in CHANNEL_DIMS and coordinate is not None and coordinate.dtype.kind in "iuf":
-            axes[dim] = coordinate.astype(np.float64)
+        if dim not in CHANNEL_DIMS and coordinate is not None and coordinate.dtype.kind in "iufMm":
+            axes[dim] = as_array(coordinate, f"coordinate {dim!r}")
+    return axes
+
+
+def _read_xarray(data) -> FunctionalData:
+    if callable(data.values):
+        raise InputError("data must be a DataArray, got a Dataset. Use data['name'], or data.to_dataarray('channel').")
+    values, dims, axes = np.asarray(data.values, dtype=np.float64), list(data.dims), _coordinates(data)
     channels = [dim for dim in dims[1:] if dim not in axes]
     if not axes or len(channels) > 1:
         raise InputError(
-            f"A DataArray must have dimensions (curve, point, …) with numbers as coordinates and at most one channel dimension, got {dims}."
+            f"A DataArray must have dimensions (curve, point, …) with numbers or dates as coordinates of points and at most one channel dimension, got {dims} with coordinates {list(axes)}. "
+            "Transpose it so that its first dimension enumerates the curves, and assign coordinates."
         )
     order = [0, *(dims.index(dim) for dim in (*axes, *channels))]
     values = values.transpose(order).reshape(len(values), int(np.prod([len(a) for a in axes.values()])), -1)
@@ -513,12 +532,27 @@ def _read_xarray(data) -> FunctionalData:
     return FunctionalData(values if channels else values[..., 0], points, channel_names=names)
 
 
-def _is_ragged(values, grid) -> bool:
+_READERS = (
+    (("data_matrix", "grid_points"), _read_fdata_grid),
+    (("start_indices", "points", "values"), _read_fdata_irregular),
+    (("dims", "coords", "values"), _read_xarray),
+)
+"""Attributes of objects of other libraries, and functions that read these objects."""
+
+
+def is_ragged(values, grid) -> bool:
     """Return whether values and grid are sequences with one array per curve."""
     if hasattr(values, "ndim") and str(getattr(values, "dtype", "")) != "object":
-        return False
+        return values.ndim > 1 and isinstance(grid, list | tuple) and _are_grids(grid, *values.shape[:2])
     sizes, points = _lengths(values), _lengths(grid)
     return sizes is not None and points is not None and (sizes == points or len({*sizes}) > 1 or len({*points}) > 1)
+
+
+def _are_grids(grid, num_curves: int, num_points: int) -> bool:
+    """Return whether a list has an increasing grid for each row of a table, rather than a point for each column."""
+    if len(grid) != num_curves or _lengths(grid) != [num_points] * num_curves or np.ndim(grid[0]) != 1:
+        return False
+    return bool((np.diff(as_array(grid, "grid"), axis=1) > 0).all())
 
 
 def _lengths(arrays) -> list[int] | None:
@@ -532,6 +566,7 @@ def _lengths(arrays) -> list[int] | None:
 def _interpolate(at: np.ndarray, values: np.ndarray, points: np.ndarray, kind: str, extrapolate: bool) -> np.ndarray:
     """Interpolate values at points (m, b) to points (k, b); NaN, or the nearest value, beyond them."""
     if at.shape[1] > 1:
+        check_spread(at)
         inside = griddata(at, values, points, "linear") if len(at) > at.shape[1] + 1 else np.full(len(points), np.nan)
         return np.where(np.isnan(inside), griddata(at, values, points, "nearest"), inside) if extrapolate else inside
     at, points = at[:, 0], points[:, 0]

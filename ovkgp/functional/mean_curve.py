@@ -12,6 +12,7 @@ from scipy.interpolate import BSpline, LinearNDInterpolator, NearestNDInterpolat
 from scipy.linalg import solve
 from scipy.sparse import csr_array
 
+from ovkgp.exceptions import InputError
 from ovkgp.functional.quadrature import as_points
 
 SPLINE_DEGREE = 3
@@ -51,11 +52,21 @@ class MeanCurve:
             return _spline_rows(points, self.knots) @ self.coefficients
         if points.shape[1] == 1:
             return np.stack([np.interp(points[:, 0], self.grid[:, 0], c) for c in self.coefficients.T], 1)
+        check_spread(self.grid)
         values = LinearNDInterpolator(self.grid, self.coefficients)(points)
         outside = np.isnan(values).any(1)
         if outside.any():
             values[outside] = NearestNDInterpolator(self.grid, self.coefficients)(points[outside])
         return values
+
+
+def check_spread(points: np.ndarray) -> None:
+    """Check that points (m, b) with m > b are not all on a line or a hyperplane, on which they have no linear interpolant."""
+    b = points.shape[1]
+    if len(points) > b and np.linalg.matrix_rank(points - points[0]) < b:
+        raise InputError(
+            f"grid must have points that span R^{b} to be interpolated, got points on a line or a plane. Pass coordinates along it as a grid of fewer dimensions."
+        )
 
 
 def fit_mean_curve(domain: np.ndarray, curve: np.ndarray, points: np.ndarray, values: np.ndarray) -> MeanCurve:

@@ -19,11 +19,22 @@ DOMAIN_TOLERANCE = 1e-9  # points may lie outside of the domain by this fraction
 
 
 def as_array(values, name: str) -> np.ndarray:
-    """Return values (an array, a tensor on any device, or nested lists) as float64."""
+    """Return values (an array, a tensor on any device, or nested lists) as float64.
+
+    Masked values are NaN. Dates are days since 1970-01-01 and durations days, in whatever unit they are stored.
+    """
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     try:
-        return np.asarray(values, dtype=np.float64)
+        if isinstance(values, np.ma.MaskedArray):
+            return values.astype(np.float64).filled(np.nan)
+        array = np.asarray(values)
+        if array.dtype == object and all(hasattr(one, "isoformat") for one in array.flat) and array.size:
+            array = array.astype("datetime64[us]")
+        if array.dtype.kind in "Mm":
+            origin = np.datetime64(0, "D") if array.dtype.kind == "M" else np.timedelta64(0, "D")
+            return np.asarray((array - origin) / np.timedelta64(1, "D"), dtype=np.float64)
+        return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}.") from error
 

@@ -53,8 +53,10 @@ class RandomFourier(Dictionary):
         if isinstance(kernel, Kernel):
             orff = ORFF(kernel, num_frequencies, num_dims=self.num_dims, random_state=as_seed(random_state)).double()
             with torch.no_grad():
-                self.frequencies = orff.frequencies.double().numpy()
-                amplitudes = orff.factors[0].double()[:, 0, 0].expand(len(self.frequencies)).numpy()
+                terms = orff.frequencies if isinstance(orff.frequencies, list) else [orff.frequencies]  # of a sum
+                self.frequencies = torch.cat(terms).double().numpy()
+                found = [f.double()[:, 0, 0].expand(len(w)) for f, w in zip(orff.factors, terms, strict=True)]
+                amplitudes = torch.cat(found).numpy() * len(terms) ** 0.5
         else:
             self.frequencies = as_array(kernel, "frequencies")
             self.frequencies = self.frequencies[:, None] if self.frequencies.ndim == 1 else self.frequencies

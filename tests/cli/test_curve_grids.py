@@ -133,6 +133,16 @@ def test_fit_command_reads_points_of_a_plane_from_names(folder, tmp_path):
     assert_error(wrong, "grid", "R^2")
 
 
+def test_find_grid_reads_dates_as_days_and_notes_planes(capsys):
+    dates = ["2020-01-01", "2020-01-02", "2020-02-01", "2020-02-02"]
+    np.testing.assert_array_equal(find_grid(None, dates), [18262, 18263, 18293, 18294])
+    assert capsys.readouterr().err == ""
+    np.testing.assert_array_equal(find_grid(None, ["u_0_0", "u_0_1", "u_1_0", "u_1_1"])[1], [0, 1])
+    assert "plane" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no grid"):
+        find_grid(None, ["u_0_1", "u_1_2", "u_2_5"])
+
+
 def test_fit_command_notes_once_that_the_grid_is_unknown(folder, tmp_path):
     lines = (folder / "row.csv").read_text().splitlines()
     (tmp_path / "letters.csv").write_text("\n".join([lines[0], *lines[2:]]))

@@ -23,6 +23,7 @@ LABELS = np.where(Y[:, 0] > np.median(Y[:, 0]), 1, 0)
 POINTS = rng.uniform(0, 1, (7, 2))
 GRID = np.linspace(0, 1, 9)
 CURVES = CLEAN[:, :1] * np.sin(3 * GRID) + CLEAN[:, 1:] * GRID**2 + 0.05 * rng.standard_normal((N, len(GRID)))
+CURVE_GAPS = np.where(rng.uniform(size=CURVES.shape) < 0.2, np.nan, CURVES)
 DISTANT = {"sentinel": [999999999.0, 999999999.0], "far": [1e5, -1e5], "huge": [1e155, 0.0]}
 
 
@@ -77,6 +78,8 @@ ESTIMATORS = {
     "vector tasks": of(ovkgp.VectorTaskRegressor, np.stack([Y, 2 * Y], 1), tasks=[0.0, 1.0]),
     "curves, auto": of(ovkgp.FunctionGPRegressor, CURVES, random_state=0),
     "curves, kernel": of(ovkgp.FunctionGPRegressor, CURVES, output_basis="kernel"),
+    "curves, gaps": of(ovkgp.FunctionGPRegressor, CURVE_GAPS, kernel="rbf", task_kernel="matern52"),
+    "curves, components": of(ovkgp.FunctionGPRegressor, CURVES, output_basis="pca", random_state=0),
     "curves, projection": of(ovkgp.KernelProjectionRegressor, CURVES),
     "curves, kernel of the domain": of(ovkgp.FunctionalRidge, CURVES),
     "curves, features": of(ovkgp.FeatureProjectionRegressor, CURVES, random_state=0),

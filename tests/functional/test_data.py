@@ -111,6 +111,17 @@ def test_resample_in_two_dimensions_is_exact_for_linear_functions():
     assert np.allclose(found.values, [[0.5, 0.2]]) and found.num_dims == 2
 
 
+def test_resample_rejects_points_without_values():
+    data = FunctionalData([[1.0, 2.0], [1.0, 2.0]], [[0.0, 0.2], [0.5, 1.0]])
+    with pytest.raises(InputError, match=r"Curve 0 .* extrapolate"):
+        data.resample([0.6, 0.7])
+    line = FunctionalData([[1.0, 2.0, 3.0, 4.0]], [[0, 0], [1, 1], [2, 2], [3, 3]])
+    with pytest.raises(InputError, match="line"):
+        line.resample([[0.5, 0.5]])
+    with pytest.raises(InputError, match="line"):
+        line.fit_mean()([[0.5, 0.5]])
+
+
 def test_extend_symmetric_reflects_at_the_end():
     """BO-47."""
     t = np.linspace(0, 1, 5)
@@ -186,8 +197,8 @@ def test_arrays_tensors_and_frames_become_functional_data():
     data = ovkgp.FunctionalData.from_any(frame)
     assert np.allclose(data.grid, T, atol=1e-6) and np.isnan(data.values[0, 3])
     assert as_functional_data(data) is data
-    with pytest.raises(InputError, match="columns"):
-        as_functional_data(pd.DataFrame(Y, columns=[f"y{i}" for i in range(20)]))
+    assert np.allclose(as_functional_data(pd.DataFrame(Y, columns=[f"y{i}" for i in range(20)])).grid, range(20))
+    assert np.allclose(as_functional_data(pd.DataFrame(Y, columns=list("abcdefghijklmnopqrst"))).grid, T)
     with pytest.raises(InputError, match="grid"):
         as_functional_data(data, grid=T + 0.1)
 

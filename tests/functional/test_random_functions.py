@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel, ScaleKernel
 
 from ovkgp.exceptions import InputError
 from ovkgp.functional import Dictionary, RandomFourier, RandomProcesses
@@ -64,6 +64,15 @@ def test_closed_forms_are_those_of_the_quadrature():
     for order in (0, 1, 2, 3):
         closed, numeric = features._gram_of((order,)), Dictionary._gram_of(features, (order,))
         assert np.allclose(closed, numeric, atol=1e-10 * np.abs(numeric).max())
+
+
+def test_features_of_a_sum_of_kernels_are_those_of_its_terms():
+    matern, t = ScaleKernel(MaternKernel(nu=2.5)).double(), np.linspace(0, 1, 5)
+    matern.outputscale = 0.5
+    rows = RandomFourier(AdditiveKernel(gaussian(), matern), 4000, random_state=0)(t)
+    with torch.no_grad():
+        exact = (gaussian()(torch.from_numpy(t)) + matern(torch.from_numpy(t))).to_dense().numpy()
+    assert np.abs(rows @ rows.T - exact).max() < 0.05
 
 
 def test_bo_45_random_processes_are_redundant_with_unit_norm():

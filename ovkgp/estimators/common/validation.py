@@ -131,8 +131,11 @@ def convert_output_times(estimator, Y, *, reset: bool):
     return Y
 
 
-def output_table(Y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
-    """Return Y as an (n, p) array with NaN where missing, its column names, and whether it was one-dimensional."""
+def output_table(Y, X: np.ndarray | None) -> tuple[np.ndarray, list[str] | None, bool]:
+    """Return Y as an (n, p) array with NaN where missing, its column names, and whether it was one-dimensional.
+
+    It must have as many rows as X, unless that is None.
+    """
     if Y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
     names, Y = output_names(Y), to_days(_dense(Y, "Y"), name="Y")[0]

@@ -10,23 +10,23 @@ from typing import ClassVar
 
 import numpy as np
 from scipy.stats import norm
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed, check_integer, check_probability
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
-from ovkgp.estimators.common.validation import input_table, output_table, raise_input_errors
+from ovkgp.estimators.common.validation import input_table
 from ovkgp.estimators.functional.curve_protocol import CurveEstimator
-from ovkgp.estimators.functional.point_names import name_points
+from ovkgp.estimators.functional.curve_tables import curve_table, default_grid, enter_curves
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, as_functional_data
+from ovkgp.functional.data import has_points
 from ovkgp.functional.mean_curve import MeanCurve
+from ovkgp.functional.point_names import name_points
 from ovkgp.functional.quadrature import RULES, as_points
-from ovkgp.metrics import r2_score
 
-MAX_DEFAULT_POINTS = 200  # number of points of the default grid if curves are observed at different points
 NUM_BAND_DRAWS = 4000  # number of draws of the largest deviation of a simultaneous band
 FUNCTIONAL_ATTRIBUTES = (
     *("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names"),
@@ -78,18 +78,20 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
             return mean
         return mean, self._flat_at(np.sqrt(variance + self._noise_variance(points) * bool(noise)), grid)
 
-    def predict_interval(self, X, level=0.95, simultaneous=False, grid=None, noise=True):
+    def predict_interval(self, X, level=0.9, simultaneous=False, grid=None, noise=True, random_state=0):
         """Predict bands around the curves.
 
         Parameters
         ----------
         X, grid, noise
             As for `predict`.
-        level : float, default=0.95
+        level : float, default=0.9
             Probability that the band contains the value at a point or, if `simultaneous`, the values at all points.
         simultaneous : bool, default=False
             Whether the band contains the whole curve on the grid with probability `level`. It is a multiple of the standard
             deviation: the quantile of the largest standardized deviation, estimated with 4000 draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed of the draws from which simultaneous bands are computed.
 
         Returns
         -------
@@ -104,7 +106,8 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         if simultaneous:
             covariance = covariance + np.diag(extra)
             variance = np.diagonal(covariance, axis1=1, axis2=2)
-            factor = np.array([largest_deviation(one, level) for one in covariance])[:, None]
+            seed = as_seed(random_state)
+            factor = np.array([largest_deviation(one, level, seed) for one in covariance])[:, None]
         else:
             variance, factor = covariance + extra, norm.ppf((1 + level) / 2)
         half = factor * np.sqrt(variance)
@@ -128,39 +131,6 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         check_is_fitted(self)
         self._check_has_std()
         return CurveDraws(self, self._draw_remainders(check_integer("k", k), as_seed(random_state)), k)
-
-    def score(self, X, y, sample_weight=None) -> float:
-        """Return R² over the observed values of each grid point, averaged over grid points.
-
-        For curves at different points it is 1 minus the squared errors divided by those of the mean curve, over all values.
-
-        Parameters
-        ----------
-        X : array-like of shape (k, d) or FunctionalData
-            Inputs.
-        y : array-like of shape (k, m) or (k,), or FunctionalData
-            Curves, NaN where missing.
-        sample_weight : array-like of shape (k,) or None, default=None
-            Weights of the curves.
-
-        Returns
-        -------
-        float
-            R².
-        """
-        if not _has_points(y, None):
-            return super().score(X, y, sample_weight)
-        data = as_functional_data(y)
-        if not data.is_ragged:
-            return r2_score(data.values, self.predict(X, data.grid), sample_weight=sample_weight)
-        inputs = self._check_inputs(X)
-        weights = np.ones(len(data)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        errors, totals = np.zeros(len(data)), np.zeros(len(data))
-        for i, (points, values) in enumerate(data.curves()):
-            centered = values[:, 0] - self.mean_curve_(points)[:, 0]
-            errors[i] = np.sum((centered - self._predict_remainder(inputs[i : i + 1], points, "none")[0][0]) ** 2)
-            totals[i] = np.sum(centered**2)
-        return float(1 - weights @ errors / (weights @ totals))
 
     def predictive(self, X) -> PredictiveDistribution:
         """Return the Gaussian distributions of new observations on `grid_`."""
@@ -218,6 +188,10 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         """Return k random functions y − μ as a map of X (n, d) and points (m, b) to (k, n, m)."""
         raise NotImplementedError
 
+    def _predict_mean(self, X: np.ndarray, points: np.ndarray) -> np.ndarray:
+        mean = self._predict_centered(X, points, "none")[0] + self.mean_curve_(points)[:, 0]
+        return mean[..., None]
+
     def _predict_centered(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
         if form != "none":
             self._check_has_std()
@@ -230,13 +204,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
     def _enter_curves(self, X, y, grid) -> tuple[np.ndarray, FunctionalData]:
         """Check X and y, store their columns and grids, and return X (n, d) and the curves minus their mean."""
         X = self._enter_inputs(X)
-        names, self._is_flat = None, False
-        if not _has_points(y, grid):
-            y, names, self._is_flat = output_table(y, X)
-            grid = _column_points(names, y.shape[1]) if grid is None else grid
-        data = as_functional_data(y, grid)
-        with raise_input_errors("y"):
-            check_consistent_length(X, np.empty(len(data)))
+        data, names, self._is_flat = enter_curves(y, grid, len(X))
         if data.num_channels > 1:
             raise InputError(
                 f"y must have one channel, got {data.num_channels}. Fit one estimator per channel, or use FunctionGPRegressor."
@@ -246,7 +214,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
             data = FunctionalData(values, data.grid, data.domain)
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)
-        self.grid_, self.domain_, self.num_curves_ = _default_grid(data), data.domain, len(data)
+        self.grid_, self.domain_, self.num_curves_ = default_grid(data), data.domain, len(data)
         self.n_outputs_, self._has_names = len(self.grid_), names is not None
         self.output_names_ = names or [f"y{j}" for j in range(self.n_outputs_)]
         self._training_inputs, self._training_curves = X, data
@@ -260,23 +228,18 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
     def _enter_inputs(self, X) -> np.ndarray:
         """Check inputs (n, d), or curves, which are interpolated linearly on a common grid."""
         self._input_grid = self._input_domain = None
-        if _has_points(X, None):
+        if has_points(X):
             curves = as_functional_data(X)
             self._input_grid, self._input_domain = curves.union_grid, curves.domain
-            X = self._curve_values(curves)
+            X = curve_table(curves, self._input_grid)
         return input_table(self, X, reset=True)
-
-    def _curve_values(self, curves: FunctionalData) -> np.ndarray:
-        if not (curves.is_complete and np.array_equal(curves.grid, self._input_grid)):
-            curves = curves.resample(self._input_grid, extrapolate=True)
-        return curves.values.reshape(len(curves), -1)
 
     def _check_inputs(self, X) -> np.ndarray:
         check_is_fitted(self)
-        if _has_points(X, None):
+        if has_points(X):
             if self._input_grid is None:
                 raise InputError("X must be a table of inputs as in fit, got curves with a grid. Pass their values.")
-            X = self._curve_values(as_functional_data(X))
+            X = curve_table(as_functional_data(X), self._input_grid)
         return input_table(self, X, reset=False)
 
     def _check_grid(self, grid) -> np.ndarray:
@@ -284,13 +247,6 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
 
     def _flat_at(self, values: np.ndarray, grid) -> np.ndarray:
         return values[:, 0] if self._is_flat and grid is None else values
-
-    def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
-        """Check further curves on `grid_`, (n, m)."""
-        table = output_table(Y, X)[0]
-        if table.shape[1] != self.n_outputs_:
-            raise InputError(f"Y must have {self.n_outputs_} columns, as in fit, got {table.shape[1]}.")
-        return table
 
 
 class CurveDraws:
@@ -314,8 +270,8 @@ class CurveDraws:
         return lambda X, grid=None: self(X, grid)[index]
 
 
-def largest_deviation(covariance: np.ndarray, level: float) -> float:
-    """Return the quantile of max_s |z_s| / std_s for z ~ N(0, covariance (m, m)), from draws with a fixed seed."""
+def largest_deviation(covariance: np.ndarray, level: float, seed: int = 0) -> float:
+    """Return the quantile of max_s |z_s| / std_s for z ~ N(0, covariance (m, m)), from draws."""
     std = np.sqrt(np.diagonal(covariance))
     keep = std > 0
     if not keep.any():
@@ -324,38 +280,10 @@ def largest_deviation(covariance: np.ndarray, level: float) -> float:
     values, vectors = np.linalg.eigh(correlation)
     keep_values = values > 1e-10 * values[-1]
     root = vectors[:, keep_values] * np.sqrt(values[keep_values])
-    draws = np.random.default_rng(0).standard_normal((NUM_BAND_DRAWS, root.shape[1])) @ root.T
+    draws = np.random.default_rng(seed).standard_normal((NUM_BAND_DRAWS, root.shape[1])) @ root.T
     return float(np.quantile(np.abs(draws).max(1), level))
 
 
 def zero_curve(domain: np.ndarray) -> MeanCurve:
     """Return the mean curve 0."""
     return MeanCurve(domain, domain.T[:1], np.zeros((1, 1)))
-
-
-def _default_grid(data: FunctionalData) -> np.ndarray:
-    """Return the grid at which to predict by default: that of the data, or an equidistant one if curves have different points."""
-    points = data.union_grid
-    if len(points) <= MAX_DEFAULT_POINTS or data.num_dims > 1:
-        return points
-    return points if not data.is_ragged else np.linspace(*data.domain[0], MAX_DEFAULT_POINTS)
-
-
-def _column_points(names: list[str] | None, count: int) -> np.ndarray | None:
-    """Return the points of a table: column names that are increasing numbers, else equidistant points on [0, 1]."""
-    try:
-        points = np.array(names, dtype=float)
-        if len(points) == count and np.isfinite(points).all() and (np.diff(points) > 0).all():
-            return points
-    except (TypeError, ValueError):
-        pass
-    return np.linspace(0.0, 1.0, count)
-
-
-def _has_points(values, grid) -> bool:
-    """Whether values are functional data of ours or of another library, or a list of curves with a grid each."""
-    if isinstance(values, FunctionalData) or hasattr(values, "data_matrix") or hasattr(values, "start_indices"):
-        return True
-    if hasattr(values, "dims") and hasattr(values, "coords"):
-        return True
-    return isinstance(grid, list | tuple) and len(grid) > 0 and np.ndim(grid[0]) > 0

@@ -6,7 +6,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from ovkgp.estimators.functional.curve_tables import read_curves
+from ovkgp.exceptions import InputError
 from ovkgp.functional import Dictionary, FunctionalData
+from ovkgp.metrics import r2_score
+
+MAX_SCORED_ROWS = 100  # curves of which values at all their points are predicted at once
 
 
 class BasisFunctions(NamedTuple):
@@ -21,6 +26,56 @@ class CurveEstimator:
     """Mixin of estimators whose outputs are curves at the points `grid_`."""
 
     has_curves: ClassVar[bool] = True
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """Return R² over all observed values: 1 minus their squared errors divided by those of their mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d) or FunctionalData
+            Inputs.
+        y : array-like of shape (k, m) or (k, m, q) or (k,), or FunctionalData
+            Curves, NaN where missing. The points of functional data and of columns may differ from those of the fit.
+        sample_weight : array-like of shape (k,) or None, default=None
+            Weights of the curves.
+
+        Returns
+        -------
+        float
+            R².
+        """
+        X = self._check_inputs(X)
+        values, points = read_curves(self, y, None, len(X), self._num_channels())
+        predicted = np.full(values.shape, np.nan)
+        for rows in np.array_split(np.arange(len(X)), -(-len(X) // MAX_SCORED_ROWS)):
+            used = np.flatnonzero(~np.isnan(values[rows]).all((0, 2)))
+            predicted[np.ix_(rows, used)] = self._predict_mean(X[rows], points[used])
+        known = ~np.isnan(values).ravel()
+        weights = None if sample_weight is None else np.repeat(np.asarray(sample_weight), values[0].size)[known]
+        return r2_score(values.ravel()[known], predicted.ravel()[known], sample_weight=weights)
+
+    def _check_inputs(self, X):
+        """Check inputs of a prediction and return them as rows that `_predict_mean` takes."""
+        raise NotImplementedError
+
+    def _predict_mean(self, X, points: np.ndarray) -> np.ndarray:
+        """Return the mean (k, g, q) at checked inputs (k, …) and points (g, b)."""
+        raise NotImplementedError
+
+    def _num_channels(self) -> int:
+        """Return the number q of channels."""
+        return 1
+
+    def _outputs(self, Y, X: np.ndarray | None) -> np.ndarray:
+        """Check further curves and return them on `grid_`, (n, m·q), NaN where missing."""
+        values, points = read_curves(self, Y, None, len(Y if X is None else X), self._num_channels())
+        grid = self.grid_[:, None] if self.grid_.ndim == 1 else self.grid_
+        index = {tuple(point): i for i, point in enumerate(grid)}
+        if any(tuple(point) not in index for point in points):
+            raise InputError("Y must have values at points of the grid of the fit. Pass the columns of the fit.")
+        table = np.full((len(values), *values.shape[2:], len(grid)), np.nan)
+        table[..., [index[tuple(point)] for point in points]] = values.swapaxes(1, 2)
+        return table.swapaxes(1, 2).reshape(len(values), -1)
 
     def training_curves(self) -> tuple[np.ndarray | FunctionalData, FunctionalData] | None:
         """Return the inputs of the fit, as `predict` takes them, and its curves; None if they are not stored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import time
 from collections.abc import Callable
@@ -41,9 +42,13 @@ from ovkgp.inference.stacking.stack import MIN_WEIGHT, CandidateScore, stacking_
 from ovkgp.inference.training.initialization import load_raw_state, raw_state
 
 OUTPUT_BASES = ("kernel", "pca", "shared")
+KERNEL_OPTIONS = ("kernel", "task_kernel", "noise", "deviations", "hyperparameters")
+"""Options of `FunctionGPRegressor` that only the kernel model has."""
+RESTRICTING_OPTIONS = ("kernel", "task_kernel", "noise", "hyperparameters")  # with which "auto" is the kernel model
 MAX_KERNEL_POINTS = 1000  # values per curve beyond which "auto" has no kernel of the domain, if curves are complete
 MIN_DEVIATION_POINTS = 3  # grid points below which deviations cannot be distinguished from noise
 MIN_COMPONENT_CURVES = 10  # curves below which "auto" has no principal components
+MIN_CURVE_SIZE = 1e-10  # standardized values below which all curves are equal
 NUM_DRAWS = 200  # draws that are made before they are thinned
 
 for kind in (CurveCandidate, CurveData, ComponentState, SharedState):
@@ -131,13 +136,28 @@ def restore_curves(parts: list, weights: np.ndarray, data: CurveData) -> FittedC
     return FittedCurves(CurveMixture(components, weights), weights, parts, {}, gp, posterior, _no_training())
 
 
+def list_kernel_options(options, *names: str) -> list[str]:
+    """Return those of the names of options that do not have their default values."""
+    defaults = {name: one.default for name, one in inspect.signature(type(options).__init__).parameters.items()}
+    return [
+        name
+        for name in names
+        if not (isinstance(getattr(options, name), str) and getattr(options, name) == defaults[name])
+    ]
+
+
 def _list_jobs(options, data: CurveData, subset: CurveData, has_groups: bool) -> list:
     """Return functions that train each candidate."""
     basis, is_large = options.output_basis, data.Y.shape[1] > MAX_KERNEL_POINTS
+    if has_groups and options.hyperparameters == "fixed":
+        raise OptionError('groups is not supported with hyperparameters="fixed". Use hyperparameters="evidence".')
     if has_groups and basis in ("pca", "shared"):
         raise OptionError(f'groups is not supported with output_basis="{basis}". Use output_basis="kernel".')
+    if isinstance(basis, str) and not (torch.nan_to_num(data.Y).abs() > MIN_CURVE_SIZE).any():
+        basis = "kernel"  # equal curves have no principal components, and no scale that points could share
     can_have_basis = data.is_complete and len(data.X) >= MIN_COMPONENT_CURVES and not has_groups
     is_auto = isinstance(basis, str) and basis == "auto" and can_have_basis and len(data.tasks) > 1
+    is_auto = is_auto and not list_kernel_options(options, *RESTRICTING_OPTIONS)
     kernels = (
         [] if basis in ("pca", "shared") or (is_auto and is_large) else _kernel_candidates(options, data, has_groups)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from numbers import Real
 from typing import ClassVar
@@ -28,17 +29,23 @@ from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, P
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
 from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveEstimator
 from ovkgp.estimators.functional.curve_scaling import CurveScaling
-from ovkgp.estimators.functional.curve_tables import CurveInputs, CurveOutputs, partial_curves
-from ovkgp.estimators.functional.curve_training import OUTPUT_BASES, FittedCurves, fit_curves, restore_curves
-from ovkgp.estimators.functional.point_names import name_points
+from ovkgp.estimators.functional.curve_tables import CurveInputs, CurveOutputs, read_curves
+from ovkgp.estimators.functional.curve_training import (
+    KERNEL_OPTIONS,
+    OUTPUT_BASES,
+    FittedCurves,
+    fit_curves,
+    list_kernel_options,
+    restore_curves,
+)
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import DomainError, FitWarning, OptionError
 from ovkgp.functional import Dictionary, FunctionalData
-from ovkgp.functional.quadrature import as_points
+from ovkgp.functional.point_names import name_points
+from ovkgp.functional.quadrature import DOMAIN_TOLERANCE, as_points, describe_domain
 from ovkgp.inference.stacking.curve_candidates import CurveData
 from ovkgp.inference.training.log_posterior import named_values
 from ovkgp.kernels.records import named_kernels
-from ovkgp.metrics import r2_score
 
 PARAMETER_LABELS = {
     "input_kernel": "kernel of the inputs",
@@ -63,9 +70,9 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
 
         y_i(θ) = m(θ) + f(x_i, θ) + δ_i(θ) + ε_i(θ),   f ~ GP(0, k_X ⊗ k_Θ),   δ_i ~ GP(0, k'_Θ),   ε white
 
-    Curves share the smooth function f of their inputs; each deviates from it smoothly by δ_i. Missing values and curves observed at
-    different points are treated exactly. By default, models with several kernels are mixed, with weights by the density of
-    held-out curves.
+    Curves share the smooth function f of their inputs; each deviates from it smoothly by δ_i. This model treats missing values and
+    curves observed at different points exactly; "pca" fills them in by their expectation under it. By default, models with several
+    kernels are mixed, with weights by the density of held-out curves.
 
     Parameters
     ----------
@@ -74,6 +81,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         lengthscales, and adds the truncation error to the variance. "shared" gives all grid points one kernel of the inputs, for
         emulators with thousands of outputs. A dictionary of `ovkgp.functional` is a fixed basis, k_Θ(θ, θ') = φ(θ)ᵀBφ(θ').
         "auto" mixes "kernel" and, for complete curves, "pca" and "shared"; beyond 1000 values per curve only the latter two.
+        Given `kernel`, `task_kernel`, `noise` or `hyperparameters`, "auto" is "kernel", since the others do not have these options.
     kernel : {"auto", "matern52", "rbf", "rq", …} or Kernel, default="auto"
         Kernel k_X of the inputs, with a linear term and one lengthscale per input if it is given by name. "auto" mixes models with
         Matérn and rational quadratic kernels.
@@ -99,7 +107,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
     Attributes
     ----------
     grid_ : ndarray of shape (m,) or (m, b)
-        Points at which curves are predicted by default.
+        Points at which curves are predicted by default, with those where no curve was observed.
     domain_ : ndarray of shape (b, 2)
         Ends of the domain.
     weights_ : ndarray of shape (K,)
@@ -193,19 +201,26 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
                 )
         elif isinstance(self.noise, Real):
             raise OptionError('noise must be "constant" or "varying" unless hyperparameters="fixed".')
+        if self.output_basis in ("pca", "shared") and (unused := list_kernel_options(self, *KERNEL_OPTIONS)):
+            supported = ["num_components"] if self.output_basis == "pca" else []
+            listed = " and ".join(f"{name}={getattr(self, name)!r}" for name in unused)
+            raise OptionError(
+                f'{listed} is not supported with output_basis="{self.output_basis}", which has the options {", ".join([*supported, "random_state", "verbose"])}. Use output_basis="kernel".'
+            )
 
     def fit(self, X, y, grid=None, groups=None) -> FunctionGPRegressor:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like of shape (n, d) or FunctionalData
-            Inputs. Curves are reduced to the scores of their principal components.
+        X : array-like of shape (n, d), FunctionalData, or array of shape (n, g, q)
+            Inputs: vectors, or curves at g points with q channels. Curves are reduced to the scores of their principal components.
         y : array-like of shape (n, m), (n, m, q) or (n,), or FunctionalData
             Values of the curves at the grid, NaN where missing, with q channels; functional data may have different points for
             each curve.
         grid : array-like of shape (m,) or (m, b), or None, default=None
-            Points of the domain. If None, those of functional data, numeric column names of a data frame, or equidistant points on [0, 1].
+            Points of the domain. If None, those of functional data, the increasing numbers or dates in the column names of a data
+            frame ("depth_10"), or equidistant points on [0, 1] if there are none. Dates are days since 1970-01-01.
         groups : array-like of shape (n,) or None, default=None
             Labels of subjects with several curves, which share a subject-level term.
 
@@ -222,6 +237,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
                 delattr(self, name)
             self._inputs_format, self._outputs_format = inputs.format, curves.format
             self.grid_, self.domain_ = curves.format.grid, curves.format.domain
+            self._check_dictionary()
             self.output_names_, self._has_names, self._is_flat = curves.names, curves.has_names, curves.format.is_flat
             self.n_outputs_ = len(self.output_names_)
             is_fixed = self.hyperparameters == "fixed"
@@ -233,6 +249,12 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
                 self.scaling_.points(curves.points),
                 curves.values.shape[2],
             )
+            if len(inputs.table) == 1:
+                warnings.warn(
+                    "One training curve does not determine how curves vary: bands are those of the prior. Add curves.",
+                    FitWarning,
+                    stacklevel=2,
+                )
             fitted = fit_curves(self, self._data, has_groups=groups is not None)
             self.weights_, self.scores_, self._parts = fitted.weights, fitted.scores, fitted.parts
             self.fit_report_ = fitted.report
@@ -240,6 +262,21 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
                 self.draws_ = fitted.draws
             self._set_fitted(fitted)
         return self
+
+    def _check_dictionary(self) -> None:
+        """Check that a dictionary is defined on the domain of the curves."""
+        if not isinstance(self.output_basis, Dictionary):
+            return
+        domain = self.output_basis.domain
+        if len(domain) != len(self.domain_):
+            raise DomainError(
+                f"output_basis has functions on R^{len(domain)}, expected R^{len(self.domain_)}, the dimension of grid."
+            )
+        slack = DOMAIN_TOLERANCE * np.ptp(domain, axis=1)
+        if (self.domain_[:, 0] < domain[:, 0] - slack).any() or (self.domain_[:, 1] > domain[:, 1] + slack).any():
+            raise DomainError(
+                f"output_basis has functions on {describe_domain(domain)}, expected a domain that contains {describe_domain(self.domain_)}, that of the curves. Set the domain of the dictionary."
+            )
 
     def _set_fitted(self, fitted: FittedCurves) -> None:
         self.mixture_, self.gp_, self.posterior_ = fitted.mixture, fitted.gp, fitted.posterior
@@ -270,7 +307,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             Standard deviation, if `return_std`.
         """
         X, points, tasks = self._request(X, grid, groups)
-        derivative = check_integer("derivative", derivative, 0)
+        derivative = self._check_derivative(derivative)
         if not return_std:
             return self._shape(self.scaling_.values(self.mixture_.mean(X, tasks, derivative), points, derivative), grid)
         found = self.mixture_.predict(X, tasks, noise=bool(noise), derivative=derivative)
@@ -300,7 +337,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         """
         level = check_probability("level", level)
         X, points, tasks = self._request(X, grid, groups)
-        options = {"noise": bool(noise), "derivative": check_integer("derivative", derivative, 0)}
+        options = {"noise": bool(noise), "derivative": self._check_derivative(derivative)}
         if simultaneous:
             mean, std, factor = self.mixture_.band_factors(X, tasks, level, **options, random_state=random_state)
             ends = mean - factor * std, mean + factor * std
@@ -326,7 +363,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             Draws.
         """
         X, points, tasks = self._request(X, grid, groups)
-        k, derivative = check_integer("n_samples", n_samples), check_integer("derivative", derivative, 0)
+        k, derivative = check_integer("n_samples", n_samples), self._check_derivative(derivative)
         draws = self.mixture_.sample(X, tasks, k, noise=bool(noise), derivative=derivative, random_state=random_state)
         values = self.scaling_.values(draws, points, derivative)  # (s, k, M, q)
         return np.moveaxis(np.stack([self._shape(one, grid) for one in values]), 0, -1)
@@ -363,7 +400,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         grid : array-like of shape (M,) or (M, b), or None, default=None
             Points at which to predict. If None, `grid_`.
         observed_grid : array-like of shape (m,) or (m, b), or None, default=None
-            Points of y. If None, those of functional data, or the grid of the fit.
+            Points of y. If None, those of functional data or in column names, or the grid of the fit.
         return_std : bool, default=False
             Whether to return the standard deviation.
         noise : bool, default=True
@@ -379,36 +416,20 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             Standard deviation, if `return_std`.
         """
         X, points, tasks = self._request(X, grid, groups)
-        observed_grid = self._outputs_format.training_grid if observed_grid is None else observed_grid
-        values, observed = partial_curves(y, observed_grid, len(X), len(self.scaling_.output_scale))
+        values, observed = read_curves(self, y, observed_grid, len(X), self._num_channels())
         Y = self.scaling_.standardize(values, observed)
         found = self.mixture_.complete(X, tasks, Y, self.scaling_.points(observed), noise=bool(noise))
         mean = self._shape(self.scaling_.values(found.mean, points), grid)
         return (mean, self._shape(self.scaling_.std(found.std), grid)) if return_std else mean
 
-    def score(self, X, y, sample_weight=None) -> float:
-        """Return R² over the observed values of all points and channels.
+    def _check_inputs(self, X) -> torch.Tensor:
+        return self._request(X, None, None)[0]
 
-        Parameters
-        ----------
-        X : array-like of shape (k, d) or FunctionalData
-            Inputs.
-        y : array-like of shape (k, m) or (k, m, q), or FunctionalData
-            Values of the curves, NaN where missing.
-        sample_weight : array-like of shape (k,) or None, default=None
-            Weights of the curves.
+    def _predict_mean(self, X: torch.Tensor, points: np.ndarray) -> np.ndarray:
+        return self.scaling_.values(self.mixture_.mean(X, self.scaling_.points(points)), points)
 
-        Returns
-        -------
-        float
-            R².
-        """
-        X, *_ = self._request(X, None, None)
-        values, points = partial_curves(y, self._outputs_format.training_grid, len(X), len(self.scaling_.output_scale))
-        predicted = self.scaling_.values(self.mixture_.mean(X, self.scaling_.points(points)), points)
-        flat = [array.reshape(-1, 1) for array in (values, predicted)]
-        weights = None if sample_weight is None else np.repeat(np.asarray(sample_weight), values[0].size)
-        return r2_score(*flat, sample_weight=weights)
+    def _num_channels(self) -> int:
+        return len(self.scaling_.output_scale)
 
     def predictive(self, X) -> PredictiveDistribution:
         """Return the distributions of the values of new curves at X (k, d) and `grid_`."""
@@ -477,7 +498,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         values = scaling.values(self._data.Y.numpy(), as_points(grid, self.domain_, "grid"))
         values = values if self._outputs_format.has_channels else values[..., 0]
         if not self._outputs_format.is_ragged:
-            return X, FunctionalData(values, grid, self.domain_)
+            return X, FunctionalData(values, grid, self.domain_).on_common_grid(self.grid_)
         masks = [np.isfinite(row).reshape(len(grid), -1).any(1) for row in values]
         rows = [row[mask] for row, mask in zip(values, masks, strict=True)]
         return X, FunctionalData(rows, [grid[mask] for mask in masks], self.domain_)
@@ -525,6 +546,17 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         points = as_points(self.grid_ if grid is None else grid, self.domain_, "grid")
         X = self._inputs_format.add_groups(self.scaling_.inputs(table), groups)
         return X, points, self.scaling_.points(points)
+
+    def _check_derivative(self, derivative) -> int:
+        """Check the order of a derivative."""
+        derivative = check_integer("derivative", derivative, 0)
+        if derivative > 1:
+            raise OptionError(f"derivative must be 0 or 1, got {derivative}.")
+        if derivative and len(self.domain_) > 1:
+            raise OptionError(
+                f"derivative=1 is not supported on a domain in R^{len(self.domain_)}. Use differences of predictions."
+            )
+        return derivative
 
     def _shape(self, values: np.ndarray, grid) -> np.ndarray:
         """Return values (k, M, q) in the layout of y."""

@@ -37,6 +37,7 @@ from ovkgp.features import ORFF
 from ovkgp.functional.bases import BSplines, Fourier, TensorProduct
 from ovkgp.functional.data import FunctionalData
 from ovkgp.functional.dictionary import Combination, DictionaryFactor, Interpolated
+from ovkgp.functional.dictionary_kernel import DictionaryKernel
 from ovkgp.functional.eigenfunctions import (
     DictionaryFunctions,
     EigenFactor,
@@ -97,6 +98,7 @@ _LOSSES = tuple(
 RECORDS = {
     kind.__name__: kind for kind in (*_SHARED, *_STACK, *_TASKS, *_LOSSES, *_DICTIONARIES, *_FUNCTIONAL)
 }  # classes stored with all their attributes, by name
+DICTIONARY_KERNEL = ("dictionary", "offset", "scale", "fixed_matrix", "raw_variances")  # what is stored of this kernel
 FUNCTIONS = {"zero_offset": zero_offset}  # functions that may be stored, by name
 ARVIZ = ("InferenceData", "DataTree")  # classes of ArviZ objects, by name
 SPARSE = {  # sparse matrices of SciPy by class name
@@ -201,6 +203,9 @@ def _decode_sparse(entry: dict, tensors: dict[str, Tensor]):
 
 
 def _encode_module(name: str, module: torch.nn.Module, tensors: dict[str, Tensor]) -> dict:
+    if type(module) is DictionaryKernel:
+        parts = {key: getattr(module, key, None) for key in DICTIONARY_KERNEL}
+        return {"dictionary_kernel": encode(name, parts, tensors)}
     if isinstance(module, ORFF):
         entry, state = {"features": features_to_spec(module)}, kernel_state(module)
         entry["kernel_spec"] = kernel_to_spec(module.kernel)[0]
@@ -226,6 +231,15 @@ def _decode_features(entry: dict, tensors: dict[str, Tensor]) -> ORFF:
     features = blank_features(entry["features"], kernel, values, count_numbers(tensors))
     fill(features, values)
     return features
+
+
+def _decode_dictionary_kernel(entry: dict, tensors: dict[str, Tensor]) -> DictionaryKernel:
+    parts = decode(entry["dictionary_kernel"], tensors)
+    raw, matrix = parts.pop("raw_variances"), parts.pop("fixed_matrix")
+    kernel = DictionaryKernel(output_matrix=matrix, **parts)
+    if raw is not None:
+        kernel.raw_variances.data = raw.clone()
+    return kernel
 
 
 def _decode_likelihood(entry: dict, tensors: dict[str, Tensor]) -> Likelihood:
@@ -280,6 +294,7 @@ _DECODERS = {  # by the key that only this kind of entry has
     "sparse": _decode_sparse,
     "kernel": lambda entry, tensors: kernel_from_spec(entry["kernel"], under(entry["at"], tensors)),
     "matrix": lambda entry, tensors: kernel_from_spec(entry["matrix"], under(entry["at"], tensors), OutputMatrix),
+    "dictionary_kernel": _decode_dictionary_kernel,
     "likelihood": _decode_likelihood,
     "features": _decode_features,
     "record": _decode_record,
@@ -302,7 +317,7 @@ def encode_options(estimator: BaseEstimator, tensors: dict[str, Tensor]) -> dict
 
 
 def _encode_option(name: str, value, estimator: BaseEstimator, tensors: dict[str, Tensor]):
-    if not isinstance(value, Kernel):
+    if not isinstance(value, Kernel) or type(value) is DictionaryKernel:
         return encode(name, value, tensors)
     known = {"class": type(value).__name__}
     if is_storable(value):

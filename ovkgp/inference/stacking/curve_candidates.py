@@ -122,9 +122,10 @@ class CurveCandidate:
     def make_input_kernel(self, num_dims: int) -> Kernel:
         """Make k_X for standardized inputs; with groups, the last column has their integer labels."""
         d = num_dims - self.has_groups
-        if self.input_kernel is not None:
-            return deepcopy(self.input_kernel).double()
         columns = tuple(range(d)) if self.has_groups else None
+        if self.input_kernel is not None:
+            given = deepcopy(self.input_kernel).double()
+            return given if columns is None else AdditiveKernel(_restrict(given, columns), _same_group(d)).double()
         constant = ConstantKernel().double()
         constant.constant = torch.ones(1, dtype=torch.float64)
         constant.raw_constant.requires_grad_(False)
@@ -133,10 +134,7 @@ class CurveCandidate:
             base.active_dims = torch.tensor(columns)
         terms = [constant, *([LinearKernel(active_dims=columns)] if self.is_linear else []), ScaleKernel(base)]
         if self.has_groups:
-            same = RBFKernel(active_dims=(d,)).double()
-            same.lengthscale = SAME_GROUP_LENGTHSCALE
-            same.raw_lengthscale.requires_grad_(False)
-            terms.append(ScaleKernel(same))
+            terms.append(_same_group(d))
         return AdditiveKernel(*terms).double()
 
     def make_gp(self, data: CurveData) -> OperatorValuedGP:
@@ -181,6 +179,22 @@ class CurveCandidate:
                 load_raw_state(whole, raw_state(gp))
                 gp = whole.fit(large.X, large.Y, init="current", max_iter=max_iter, tolerance=3e-5, random_state=0)
         return gp
+
+
+def _same_group(column: int) -> ScaleKernel:
+    """Make the covariance of rows with equal integer labels in a column."""
+    same = RBFKernel(active_dims=(column,)).double()
+    same.lengthscale = SAME_GROUP_LENGTHSCALE
+    same.raw_lengthscale.requires_grad_(False)
+    return ScaleKernel(same)
+
+
+def _restrict(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
+    """Let a kernel, and all its parts that read all columns, read the given ones only."""
+    for part in kernel.modules():
+        if isinstance(part, Kernel) and part.active_dims is None:
+            part.active_dims = torch.tensor(columns)
+    return kernel
 
 
 def make_knots(tasks: Tensor, count: int) -> Tensor:

@@ -9,7 +9,8 @@ import pandas as pd
 
 from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, select_rows
 from ovkgp.exceptions import InputError
-from ovkgp.functional import FunctionalData
+from ovkgp.functional import FunctionalData, as_functional_data
+from ovkgp.functional.data import has_points
 from ovkgp.functional.quadrature import as_points
 from ovkgp.plotting.report.evaluation_data import add_column_names, check_table
 
@@ -73,6 +74,7 @@ def collect_curve_rows(estimator, X=None, Y=None) -> CurveRows | None:
         return get_training_rows(estimator)
     if X is None or Y is None:
         raise InputError("X and Y must be given together or not at all. Pass both, in the form used for fit.")
+    X, Y = (as_functional_data(one) if has_points(one) else one for one in (X, Y))
     X, inputs = _split_inputs(
         estimator, X, lambda X: input_table(estimator, add_column_names(estimator, as_array(X)), reset=False)
     )
