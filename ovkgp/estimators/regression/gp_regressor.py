@@ -67,6 +67,7 @@ from ovkgp.estimators.regression.training import (
     MODEL_BUILDER,
     TrainedModel,
     TrainingJob,
+    average,
     make_gp,
     name_hyperparameters_on_failure,
     train,
@@ -296,7 +297,7 @@ class GPRegressor(PosteriorRegressor):
             self._store(model)
             if self.hyperparameters in SAMPLED:
                 draw_hyperparameters(self, *model.trained, seed)
-            self._condition(table, model.posterior)
+            self._condition(table, model.posterior or average(self, model, table))
             self._report()
             self._warn()
         return self
@@ -526,7 +527,7 @@ class GPRegressor(PosteriorRegressor):
     def _further(self, X, Y, noise, seed: int | None) -> Table | None:
         """Return further rows, checked, after a switch of an exact model to features; None for an empty shard."""
         if seed is not None:  # the data of an exact model are the first statistics
-            data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
+            data, kind = self.training_observations(), feature_kind(self.approximation, self.gp_.kernel)
             self.gp_ = deepcopy(self.gp_)
             self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, seed)
             self.gp_.double()

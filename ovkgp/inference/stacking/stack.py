@@ -36,6 +36,7 @@ from ovkgp.inference.stacking.candidates import (
     IndependentCandidate,
     IndependentFit,
 )
+from ovkgp.inference.stacking.model_draws import resample
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior
 from ovkgp.inference.training.log_posterior import named_values
 from ovkgp.inference.training.numpy_density import MAX_SCIPY_ROWS
@@ -128,8 +129,7 @@ def _resample(candidate: IndependentCandidate, part: IndependentMixture, count: 
     """Yield a model at `count` equally weighted draws in turn, by systematic resampling in a random order for each output."""
     gp, rng, columns = candidate.make_gp(part.num_dims, part.num_outputs), np.random.default_rng(0), []
     for output in part.parts:
-        index = np.searchsorted(np.cumsum(output.weights), (np.arange(count) + 0.5) / count)
-        index = rng.permutation(np.minimum(index, len(output.weights) - 1))
+        index = resample(output.weights, count, rng)
         columns.append([(output.problem.kernel_at(output.thetas[i]), output.noise_variances[i]) for i in index])
     for row in zip(*columns, strict=True):
         for kernel, (own, _) in zip(gp.kernel.kernels, row, strict=True):
