@@ -261,7 +261,9 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
     elif estimator.averages_draws:
-        about["averaged"] = f"over {pluralize(len(estimator.posterior_), 'draw')} of the hyperparameters around their mode"
+        about["averaged"] = (
+            f"over {pluralize(len(estimator.posterior_), 'draw')} of the hyperparameters around their mode"
+        )
     if (held_out := _describe_held_out_rows(estimator)) is not None:
         about["held-out"] = held_out
     width = max(map(len, about)) + 3

@@ -19,29 +19,28 @@ from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
-from ovkgp.inference.posteriors.exact import IndependentPosterior
 from ovkgp.inference.posteriors.mixture import ConditionedDraws, MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.stacking.output_draws import (
     MAX_FACTOR_BYTES,
     MAX_LAPLACE_SIZE,
-    MIN_DRAWS,
     difference_hessian,
     draw_around_mode,
     importance_weights,
     prior_scales,
 )
 from ovkgp.inference.strategies.selection import select_strategy
-from ovkgp.inference.training.initialization import initialize
+from ovkgp.inference.training.initialization import initialize, load_raw_state, raw_state
 from ovkgp.inference.training.lbfgs import FAILURES
 from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.inference.training.maximize import can_train_independently, copy_output, output_gp
+from ovkgp.inference.training.numpy_density import EXACT_STRATEGIES
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 from ovkgp.inference.training.priors import make_prior_terms
 from ovkgp.kernels import OutputMatrix
 
-NUM_DRAWS = 16  # number of draws that predictions average over
-NUM_OUTPUT_DRAWS = 32  # number of draws of an independent output, from which as many are resampled
+NUM_DRAWS = 8  # draws that predictions average over, of which each costs a copy of the model and a factorization
+NUM_OUTPUT_DRAWS = 32  # weighted draws of an independent output, from which those are resampled
 
 
 class ModeNeighborhood:
@@ -96,78 +95,84 @@ def average_over_draws(gp: OperatorValuedGP, data: Observations, variance: str =
     variable, and one conditioning per draw.
     """
     strategy = select_strategy(gp.model, data, gp.strategy).name
-    size = data.num_observed if strategy == "dense" else data.num_rows
-    if strategy == "kronecker_missing":
-        size = max(size, data.num_missing)
-    if strategy not in ("kronecker", "kronecker_missing", "dense", "independent") or MIN_DRAWS * 8 * size**2 > MAX_FACTOR_BYTES:
+    size = max(data.num_rows, data.num_missing if strategy == "kronecker_missing" else 0)
+    size = data.num_observed if strategy == "dense" else size  # rows of the largest matrix
+    if strategy not in EXACT_STRATEGIES or 8 * NUM_DRAWS * size**2 > MAX_FACTOR_BYTES:
         return None
-    count = NUM_DRAWS if NUM_DRAWS * 8 * size**2 <= MAX_FACTOR_BYTES else MIN_DRAWS
-    template = _copy_without_priors(gp)
-    given = {"X": data.X, "Y": data.Y, "noise": data.noise, "variance": variance, "num_landmarks": 0}
-    condition = partial(OperatorValuedGP.condition, **given)
     draw = _draw_outputs if can_train_independently(gp) else _draw_jointly
     try:
-        return draw(gp, data, size, count, template, condition)
+        return draw(Conditioning(gp, data, variance), size)
     except FAILURES:
         return None
 
 
-def _draw_jointly(gp, data: Observations, size: int, count: int, template, condition) -> MixturePosterior | None:
-    around = ModeNeighborhood(gp, data)
+class Conditioning:
+    """Posteriors of a model at draws of its raw parameters, without the copies and checks of `OperatorValuedGP.condition`."""
+
+    def __init__(self, gp: OperatorValuedGP, data: Observations, variance: str):
+        self.gp, self.data, self.template = gp, data.clone(), _copy_without_priors(gp)
+        given = {"X": self.data.X, "Y": self.data.Y, "noise": self.data.noise, "variance": variance, "num_landmarks": 0}
+        self.again = partial(OperatorValuedGP.condition, **given)  # for models that were loaded
+
+    @torch.no_grad()
+    def condition(self, raw: dict[str, Tensor], index: int) -> Posterior | None:
+        """Return the posterior at one draw; None if its covariance cannot be factorized."""
+        model = deepcopy(self.template)
+        parameters = dict(model.named_parameters())
+        for name, values in raw.items():
+            parameters[name].copy_(values[index])
+        try:
+            posterior = select_strategy(model.model, self.data, model.strategy).condition(model.model, self.data, 0)
+        except FactorizationError:
+            return None
+        posterior.forget_data()
+        return posterior
+
+    def mixture(self, raw: dict[str, Tensor], posteriors: list[Posterior], weights=None) -> MixturePosterior:
+        """Return the mixture of the posteriors at draws."""
+        return MixturePosterior(ConditionedDraws(self.template, raw, self.again, posteriors), weights)
+
+
+def _draw_jointly(conditioning: Conditioning, size: int) -> MixturePosterior | None:
+    around = ModeNeighborhood(conditioning.gp, conditioning.data)
     if not 0 < size * len(around) <= MAX_LAPLACE_SIZE:
         return None
-    points, scores, at_mode = around.draw(count)
-    draws = ConditionedDraws(template, around.vector.states(points), condition, cached=())
-    posteriors = [_condition_or_none(draws, index) for index in range(count)]
-    values = np.array(
-        [
-            -np.inf if posterior is None else posterior.log_evidence + around.log_prior(u)
-            for u, posterior in zip(points, posteriors, strict=True)
-        ]
-    )
-    weights = importance_weights(values, scores, at_mode)
+    points, scores, at_mode = around.draw(NUM_DRAWS)
+    raw = around.vector.states(points)
+    posteriors = [conditioning.condition(raw, index) for index in range(NUM_DRAWS)]
+    evidences = [-np.inf if posterior is None else posterior.log_evidence for posterior in posteriors]
+    weights = importance_weights(np.add(evidences, [around.log_prior(u) for u in points]), scores, at_mode)
     if weights is None:
         return None
     kept = np.flatnonzero(weights)
-    raw = {name: value[kept] for name, value in draws.raw.items()}
-    draws = ConditionedDraws(template, raw, condition, cached=[posteriors[i] for i in kept])
-    return MixturePosterior(draws, weights[kept] / weights[kept].sum())
+    raw = {name: values[kept] for name, values in raw.items()}
+    return conditioning.mixture(raw, [posteriors[i] for i in kept], weights[kept] / weights[kept].sum())
 
 
-def _condition_or_none(draws: ConditionedDraws, index: int) -> Posterior | None:
-    try:
-        return draws.condition_at(index)
-    except FactorizationError:
-        return None
-
-
-@torch.no_grad()
-def _draw_outputs(gp, data: Observations, size: int, count: int, template, condition) -> MixturePosterior | None:
-    """Draw each output separately; the mode stands for one whose draws are bad."""
-    rng, states, is_drawn = np.random.default_rng(0), [], False
+def _draw_outputs(conditioning: Conditioning, size: int) -> MixturePosterior | None:
+    """Draw each output separately; the mode replaces draws that are bad."""
+    gp, rng, states, is_drawn = conditioning.gp, np.random.default_rng(0), [], False
     for a in range(gp.num_outputs):
         alone = output_gp(gp, a)
-        with torch.enable_grad():
-            around = ModeNeighborhood(alone, data.output(a))
-            chosen = np.repeat(around.mode[None], count, 0)
-            if 0 < data.num_rows * len(around) <= MAX_LAPLACE_SIZE:
-                points, scores, at_mode = around.draw(NUM_OUTPUT_DRAWS)
-                weights = importance_weights(np.array([around.value(u) for u in points]), scores, at_mode)
-                if weights is not None:
-                    is_drawn, chosen = True, points[resample(weights, count, rng)]
+        around = ModeNeighborhood(alone, conditioning.data.output(a))
+        chosen = np.repeat(around.mode[None], NUM_DRAWS, 0)
+        if 0 < size * len(around) <= MAX_LAPLACE_SIZE:
+            points, scores, at_mode = around.draw(NUM_OUTPUT_DRAWS)
+            weights = importance_weights(np.array([around.value(u) for u in points]), scores, at_mode)
+            if weights is not None:
+                is_drawn, chosen = True, points[resample(weights, NUM_DRAWS, rng)]
         states.append((_copy_without_priors(alone), around.vector.states(chosen)))
     if not is_drawn:
         return None
-    whole, rows = deepcopy(template), []
-    for index in range(count):
+    whole, rows = deepcopy(conditioning.template), []
+    for index in range(NUM_DRAWS):
         for a, (alone, raw) in enumerate(states):
-            parameters = dict(alone.named_parameters())
-            for name, values in raw.items():
-                parameters[name].copy_(values[index])
+            load_raw_state(alone, raw_state(alone) | {name: values[index] for name, values in raw.items()})
             copy_output(whole, alone, a)
-        rows.append({name: value.detach().clone() for name, value in whole.named_parameters() if value.requires_grad})
+        rows.append(raw_state(whole))
     raw = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    return MixturePosterior(ConditionedDraws(template, raw, condition))
+    posteriors = [conditioning.condition(raw, index) for index in range(NUM_DRAWS)]
+    return None if None in posteriors else conditioning.mixture(raw, posteriors)
 
 
 def resample(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -182,7 +187,7 @@ def _copy_without_priors(gp: OperatorValuedGP) -> OperatorValuedGP:
     for module in [*copy.modules()]:
         for name in [*getattr(module, "_priors", {})]:
             del module._priors[name], module._modules[name]
-    return copy
+    return copy.requires_grad_(False)
 
 
 def _freeze_matrices(gp: OperatorValuedGP) -> None:
