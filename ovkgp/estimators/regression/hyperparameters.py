@@ -159,7 +159,10 @@ def _candidate_draws(estimator, attrs: dict) -> xarray.Dataset:
 
 def _averaged_draws(estimator, attrs: dict) -> xarray.Dataset:
     """Return the draws that the predictions of a named kernel average over; weighted ones are resampled."""
-    posterior, axes = estimator.posterior_, Axes.of(estimator.n_features_in_, estimator.n_outputs_, *axis_names(estimator))
+    posterior, axes = (
+        estimator.posterior_,
+        Axes.of(estimator.n_features_in_, estimator.n_outputs_, *axis_names(estimator)),
+    )
     index = np.arange(len(posterior))
     if posterior.weights is not None:
         index = resample(posterior.weights, NUM_RESAMPLED, np.random.default_rng(0))

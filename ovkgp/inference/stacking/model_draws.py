@@ -106,6 +106,14 @@ def average_over_draws(gp: OperatorValuedGP, data: Observations, variance: str =
         return None
 
 
+def condition_on_weighted_draws(
+    gp: OperatorValuedGP, data: Observations, raw: dict[str, Tensor], weights: np.ndarray
+) -> MixturePosterior:
+    """Condition a model at given draws (S, *shape) of its raw parameters with weights (S,)."""
+    conditioning = Conditioning(gp, data, "features")
+    return MixturePosterior(ConditionedDraws(conditioning.template, raw, conditioning.again), weights)
+
+
 class Conditioning:
     """Posteriors of a model at draws of its raw parameters, without the copies and checks of `OperatorValuedGP.condition`."""
 
