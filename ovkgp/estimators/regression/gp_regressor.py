@@ -125,8 +125,8 @@ class GPRegressor(PosteriorRegressor):
     noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
         Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p) in units of Y is fixed.
     hyperparameters : {"auto", "evidence", "fixed", "laplace", "svi", "nuts"}, default="auto"
-        "auto" averages the candidates of `kernel="auto"` over draws around the mode of their hyperparameters where rows are
-        few, and is "evidence" otherwise. "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
+        "auto" averages the candidates of `kernel="auto"`, or a named kernel with trained noise, over draws around the mode of
+        their hyperparameters where rows are few, with output matrices at the mode, and is "evidence" otherwise. "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
         to the scales of the data, on all other parameters of kernel and noise. "fixed" keeps those of a kernel object, in
         original units, and sets a noise given by name to a tenth of the variance of each output. The others train and then
         sample them; predictions average over the draws.
@@ -158,7 +158,8 @@ class GPRegressor(PosteriorRegressor):
     Attributes
     ----------
     gp_, posterior_ : OperatorValuedGP or VariationalGP, Posterior
-        Model and posterior in the units of `scaling_`; after sampling, `gp_` is at the mode and `posterior_` a `MixturePosterior`.
+        Model and posterior in the units of `scaling_`; `gp_` is at the mode, and `posterior_` is a `MixturePosterior` if predictions
+        are averaged over draws.
     draws_ : ArviZ object
         Hyperparameter draws in standardized units, if any; `to_arviz` returns them in original units.
     scaling_ : Scaling
@@ -605,7 +606,8 @@ class GPRegressor(PosteriorRegressor):
 
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. The posterior of the mixture
         `kernel="auto"` has equally weighted draws of the hyperparameters of its candidates, with the prefix of their names
-        except those of `gp_`, and their weights as the variable `weight`. Otherwise the posterior has one
+        except those of `gp_`, and their weights as the variable `weight`; that of a named kernel has the draws that its predictions
+        average over. Otherwise the posterior has one
         draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-row-out log densities; a variational model
         has a log_likelihood of 1000 draws of the latent functions instead, for `az.loo`. Hyperparameters of independent
         outputs have the dimension `output`; those of sums are prefixed, as in `curl_free.lengthscale` or
