@@ -49,7 +49,7 @@ def table(n=20, missing=0.0):
 
 
 def model(**options):
-    given = {"kernel": "decomposable", "base_kernel": "rbf", "random_state": 0} | options
+    given = {"kernel": "decomposable", "base_kernel": "rbf", "hyperparameters": "evidence", "random_state": 0} | options
     if given.get("hyperparameters") == "laplace":
         given["sampling"] = LAPLACE_SAMPLING
     return ovkgp.GPRegressor(**given)
