@@ -121,12 +121,15 @@ def predictive(estimator, X=None, Y=None, groups="rows") -> EntryPredictions:
 
 
 def combine_leave_one_out(
-    found: Iterable[LeaveOneOut | LeaveGroupOut], Y: Tensor, groups: Tensor | None = None
+    found: Iterable[LeaveOneOut | LeaveGroupOut],
+    Y: Tensor,
+    groups: Tensor | None = None,
+    weights: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Combine leave-one-out predictions of hyperparameter draws: mean, standard deviation, P(y′ ≤ y), and is_gaussian.
 
-    Draws are weighted by 1 / p(y_i | y_−i, θ_s), truncated at √S times the mean weight, with y_i the entries held out
-    together: single ones, or those of the group with index `groups` (n,) of the row.
+    Draws are weighted by w_s / p(y_i | y_−i, θ_s), with equal `weights` w (S,) if None, truncated at S^(−½) of their sum, with y_i
+    the entries held out together: single ones, or those of the group with index `groups` (n,) of the row.
     """
     found = [*found]
     if len(found) == 1:
@@ -135,7 +138,9 @@ def combine_leave_one_out(
     mean, std, log_density = (torch.stack(parts) for parts in list(zip(*found, strict=True))[:3])
     if groups is not None:
         log_density = log_density[:, groups].unsqueeze(-1)
-    weights = (-log_density).softmax(0)  # (S, n, p) or (S, n, 1), 1/S on average
+    if weights is not None:
+        log_density = log_density - torch.as_tensor(weights).to(log_density).log()[:, None, None]
+    weights = (-log_density).softmax(0)  # (S, n, p) or (S, n, 1)
     weights = weights.clamp_max(len(found) ** -0.5)
     weights = weights / weights.sum(0)
     center = (weights * mean).sum(0)

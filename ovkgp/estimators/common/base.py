@@ -27,7 +27,7 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.exact import stored_observations
 from ovkgp.inference.posteriors.leave_one_out import group_index
-from ovkgp.inference.posteriors.mixture import MixturePosterior
+from ovkgp.inference.posteriors.mixture import ConditionedDraws
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.metrics import r2_score
@@ -324,9 +324,14 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         """Yield the kernel, of each draw if there are any; the next one may replace its values."""
         return (gp.kernel for gp in self._drawn_models())
 
+    @property
+    def averages_draws(self) -> bool:
+        """Whether predictions are averaged over hyperparameter draws of `gp_`."""
+        return isinstance(getattr(self.posterior_, "parts", None), ConditionedDraws)
+
     def _drawn_models(self) -> Iterator[OperatorValuedGP]:
         """Yield the model at each hyperparameter draw, or at the point estimate; the next one may replace its values."""
-        if isinstance(self.posterior_, MixturePosterior) and self.hyperparameter_draws is not None:
+        if self.averages_draws:
             yield from map(self.posterior_.parts.set_draw, range(len(self.posterior_)))
         else:
             yield self.gp_
@@ -442,7 +447,8 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
             (mean, std, cdf), is_gaussian = self.posterior_.leave_groups_out(index), False
         else:
             predictions = (gp.leave_one_out(data.X, data.Y, data.noise, groups=groups) for gp in self._drawn_models())
-            mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y, index)
+            weights = self.posterior_.weights if self.averages_draws else None
+            mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y, index, weights)
         scaling = self.scaling_
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)

@@ -235,6 +235,9 @@ def describe_gp(estimator) -> dict[str, str | None]:
 
 
 def _describe_automatic_hyperparameters(estimator) -> str:
+    if estimator.averages_draws:
+        number = len(estimator.posterior_)
+        return f"averaged over {number} draws around the mode of their posterior, with output matrices at the mode"
     states = [state for state in getattr(estimator.posterior_, "states", ()) if isinstance(state, list)]
     draws = [len(draws.weights) for state in states for draws in state]
     if max(draws, default=1) > 1:

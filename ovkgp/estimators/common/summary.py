@@ -277,6 +277,10 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
         about["one model"] = f"no mixture of candidates, because of {_reason_for_one_model(estimator)}"
     if hasattr(estimator, "draws_"):
         about["sampling"] = _sampling(estimator)
+    elif estimator.averages_draws:
+        about["averaged"] = (
+            f"over {pluralize(len(estimator.posterior_), 'draw')} of the hyperparameters around their mode"
+        )
     if (held_out := _describe_held_out_rows(estimator)) is not None:
         about["held-out"] = held_out
     width = max(map(len, about)) + 3
@@ -395,7 +399,7 @@ def _describe_held_out_rows(estimator) -> str | None:
     if not estimator.has_leave_one_out:
         return None
     data = estimator.training_observations()
-    num_models = len(estimator.posterior_) if hasattr(estimator, "draws_") else 1
+    num_models = len(estimator.posterior_) if estimator.averages_draws else 1
     if (
         data.num_rows < 2
         or num_models * factorization_cost(estimator.gp_, data.X, data.Y, data.noise) > MAX_SUMMARY_COST

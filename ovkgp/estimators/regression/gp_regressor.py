@@ -67,6 +67,7 @@ from ovkgp.estimators.regression.training import (
     MODEL_BUILDER,
     TrainedModel,
     TrainingJob,
+    average,
     make_gp,
     name_hyperparameters_on_failure,
     train,
@@ -128,10 +129,11 @@ class GPRegressor(PosteriorRegressor):
     noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
         Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p) in units of Y is fixed.
     hyperparameters : {"auto", "evidence", "fixed", "laplace", "svi", "nuts"}, default="auto"
-        "auto" averages the candidates of `kernel="auto"` over draws around the mode of their hyperparameters where rows are
-        few, and is "evidence" otherwise: 32 draws up to 150 rows and 16 beyond, while rows times hyperparameters of an output are at
-        most 12 000, halved until the factorizations of an output need at most 32 MB (16 draws up to 500 rows, 8 up to 707, none
-        beyond). "evidence" maximizes evidence times priors: those registered on a kernel object, and weakly informative ones, relative
+        "auto" averages the candidates of `kernel="auto"`, or a named kernel with trained noise, over draws around the mode of
+        their hyperparameters where rows are few, with output matrices at the mode, and is "evidence" otherwise. Candidates: 32
+        draws up to 150 rows, 16 up to 500 and 8 up to 707, while rows times hyperparameters of an output are at most 12 000 (an
+        output's factorizations need at most 32 MB); named kernels: 8 draws within the same limits. "evidence" maximizes evidence
+        times priors: those registered on a kernel object, and weakly informative ones, relative
         to the scales of the data, on all other parameters of kernel and noise. "fixed" keeps those of a kernel object, in
         original units, and sets a noise given by name to a tenth of the variance of each output. The others train and then
         sample them; predictions average over the draws.
@@ -163,7 +165,8 @@ class GPRegressor(PosteriorRegressor):
     Attributes
     ----------
     gp_, posterior_ : OperatorValuedGP or VariationalGP, Posterior
-        Model and posterior in the units of `scaling_`; after sampling, `gp_` is at the mode and `posterior_` a `MixturePosterior`.
+        Model and posterior in the units of `scaling_`; `gp_` is at the mode, and `posterior_` is a `MixturePosterior` if predictions
+        are averaged over draws.
     draws_ : ArviZ object
         Hyperparameter draws in standardized units, if any; `to_arviz` returns them in original units.
     scaling_ : Scaling
@@ -303,7 +306,7 @@ class GPRegressor(PosteriorRegressor):
             self._store(model)
             if self.hyperparameters in SAMPLED:
                 draw_hyperparameters(self, *model.trained, seed)
-            self._condition(table, model.posterior)
+            self._condition(table, model.posterior or average(self, model, table))
             self._report()
             self._warn()
         return self
@@ -540,7 +543,7 @@ class GPRegressor(PosteriorRegressor):
     def _further(self, X, Y, noise, seed: int | None) -> Table | None:
         """Return further rows, checked, after a switch of an exact model to features; None for an empty shard."""
         if seed is not None:  # the data of an exact model are the first statistics
-            data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
+            data, kind = self.training_observations(), feature_kind(self.approximation, self.gp_.kernel)
             self.gp_ = deepcopy(self.gp_)
             self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, seed)
             self.gp_.double()
@@ -616,10 +619,10 @@ class GPRegressor(PosteriorRegressor):
 
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. The posterior of the mixture
         `kernel="auto"` has equally weighted draws of the hyperparameters of its candidates, with the prefix of their names
-        except those of `gp_`, and their weights as the variable `weight`. Its log_likelihood has, for each draw and for `az.loo`,
-        the log density of each row given the others: that of the weighted candidates at this draw, each the product of the marginal
-        densities of the outputs. Otherwise the posterior has one
-        draw, and its attribute `elpd_loo` (also of a mixture) is the sum of the closed-form leave-one-row-out log densities; a variational model
+        except those of `gp_`, and their weights as the variable `weight`; that of a named kernel has the draws that its predictions
+        average over. The log_likelihood of a mixture has, for each draw and for `az.loo`, the log density of each row given the
+        others: that of the weighted candidates at this draw, each the product of the marginal densities of the outputs. Otherwise the
+        posterior has one draw, and its attribute `elpd_loo` (also of a mixture) is the sum of the closed-form leave-one-row-out log densities; a variational model
         has a log_likelihood of 1000 draws of the latent functions instead, for `az.loo`. Hyperparameters of independent
         outputs have the dimension `output`; those of sums are prefixed, as in `curl_free.lengthscale` or
         `component_1.output_matrix`.

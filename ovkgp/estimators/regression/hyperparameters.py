@@ -33,6 +33,7 @@ from ovkgp.inference.sampling.arviz_data import (
     to_arviz_object,
 )
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.stacking.model_draws import resample
 from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.training.log_posterior import named_values
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import xarray
 
 SAMPLED = ("laplace", "svi", "nuts")  # values of `hyperparameters` that sample
+NUM_RESAMPLED = 32  # number of equally weighted draws that weighted ones are exported as
 MIXTURE_DRAWS = 50  # default number of draws that predictions average over
 SAMPLING_CONSTRAINTS = {
     "draws": [integer()],
@@ -129,6 +131,8 @@ def export(estimator, X=None, Y=None, noise=None):
     groups = in_units(estimator, groups)
     if is_stack:
         groups["posterior"] = _candidate_draws(estimator, groups["posterior"].attrs)
+    elif draws is None and estimator.averages_draws and X is None:
+        groups["posterior"] = _averaged_draws(estimator, groups["posterior"].attrs)
     attrs = groups["posterior"].attrs
     if is_stack:
         attrs["method"] = "laplace, mixture" if stack.num_draws > 1 else "evidence, mixture"
@@ -160,6 +164,20 @@ def _candidate_draws(estimator, attrs: dict) -> xarray.Dataset:
     weights = np.broadcast_to(stack.weights, shape)
     merged = merged.assign_coords(candidate=names).assign(weight=(("chain", "draw", "candidate"), weights.copy()))
     return merged.assign_attrs(attrs)
+
+
+def _averaged_draws(estimator, attrs: dict) -> xarray.Dataset:
+    """Return the draws that the predictions of a named kernel average over; weighted ones are resampled."""
+    posterior, axes = (
+        estimator.posterior_,
+        Axes.of(estimator.n_features_in_, estimator.n_outputs_, *axis_names(estimator)),
+    )
+    index = np.arange(len(posterior))
+    if posterior.weights is not None:
+        index = resample(posterior.weights, NUM_RESAMPLED, np.random.default_rng(0))
+    rows = [named_values(gp) for gp in estimator._drawn_models()]  # arrays, of a model that is changed by the next draw
+    values = {name: np.stack([rows[i][name] for i in index])[None] for name in rows[0]}
+    return _convert_hyperparameters(estimator, make_named_group(values, axes)).assign_attrs(attrs)
 
 
 def in_units(estimator, groups: dict[str, xarray.Dataset]) -> dict[str, xarray.Dataset]:

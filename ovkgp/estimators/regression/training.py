@@ -39,8 +39,10 @@ from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.gp import check_inputs
 from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.stacking.candidates import CoupledCandidate, default_candidates
+from ovkgp.inference.stacking.model_draws import average_over_draws
 from ovkgp.inference.stacking.stack import fit_stack
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
@@ -328,6 +330,20 @@ def penalized_evidence(gp: OperatorValuedGP | VariationalGP) -> float:
     """Return log p(Y) minus the number of trained parameters, the expected optimism of the evidence."""
     num_parameters = sum(parameter.numel() for parameter in gp.parameters() if parameter.requires_grad)
     return gp.fit_report_.log_evidence - num_parameters
+
+
+def average(options, model: TrainedModel, table: Table) -> MixturePosterior | None:
+    """Return the posterior averaged over draws around the mode of a named kernel; None if the mode is used.
+
+    The draws are those of the rows on which the model was trained, and include its noise.
+    """
+    if options.hyperparameters != "auto" or model.approximation != "exact" or model.gp.fit_report_.interrupted:
+        return None
+    if has_kernel_object(options) or not isinstance(options.noise, str) or table.noise is not None:
+        return None
+    if len(model.trained[1].X) < len(table.X):
+        return None
+    return average_over_draws(model.gp, model.gp.observe(*table.scaled(model.scaling)).double(), options.variance)
 
 
 def _rebuild_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:

@@ -271,7 +271,7 @@ class _Trial:
 
     def _score_evidence(self, fitted: GPRegressor) -> None:
         evidence = fitted.log_evidence_
-        if hasattr(fitted, "draws_"):  # then log_evidence_ is the mean over the draws, which is lower
+        if fitted.averages_draws:  # then log_evidence_ is the mean over the draws, which is lower
             scaling, observed = fitted.scaling_, np.isfinite(self.Y).sum(0)
             with torch.no_grad():
                 at_mode = fitted.gp_.log_evidence(scaling.inputs(self.X), scaling.outputs(self.Y))

@@ -190,7 +190,8 @@ def encode_posterior(name: str, posterior: Posterior, gp: OperatorValuedGP | Var
         state = {key: encode(f"{name}.{key}", getattr(posterior, key), tensors) for key in STACK_ATTRIBUTES}
         return {"kind": "stack"} | state
     if isinstance(posterior, MixturePosterior):
-        return _encode_mixture(name, posterior.parts, gp, tensors)
+        weights = encode(f"{name}.weights", posterior.weights, tensors)
+        return _encode_mixture(name, posterior.parts, gp, tensors) | {"weights": weights}
     if isinstance(posterior, ModePosterior):
         _check_unchanged([(posterior.process.kernel, gp.kernel)], True)
         state = {key: encode(f"{name}.{key}", getattr(posterior, key), tensors) for key in MODE_ATTRIBUTES}
@@ -326,4 +327,5 @@ def _decode_mixture(entry: dict, tensors: dict[str, Tensor], gp: OperatorValuedG
     if not raw:
         raise ModelFileError("The file describes an average over hyperparameter draws but has no draws.")
     given = {"X": data.X, "Y": data.Y, "noise": data.noise, **dict(zip(CONDITION_OPTIONS, options, strict=True))}
-    return MixturePosterior(ConditionedDraws(gp, raw, partial(type(gp).condition, **given)))
+    weights = decode(entry["weights"], tensors) if "weights" in entry else None  # files without them have equal weights
+    return MixturePosterior(ConditionedDraws(gp, raw, partial(type(gp).condition, **given)), weights)

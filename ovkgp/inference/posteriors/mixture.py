@@ -208,12 +208,21 @@ def condition_on_draws(
 
 
 class ConditionedDraws(Sequence):
-    """Posteriors of a model at S draws of its raw parameters, cached if all need at most `MAX_CACHED_BYTES`."""
+    """Posteriors of a model at S draws of its raw parameters, cached if all need at most `MAX_CACHED_BYTES`.
 
-    def __init__(self, gp: torch.nn.Module, raw: dict[str, Tensor], condition: Condition):
+    `cached` are the posteriors, if they were computed before.
+    """
+
+    def __init__(
+        self,
+        gp: torch.nn.Module,
+        raw: dict[str, Tensor],
+        condition: Condition,
+        cached: Sequence[Posterior] | None = None,
+    ):
         self.gp, self.raw, self.condition = deepcopy(gp), raw, condition
         self.num_draws = len(next(iter(raw.values())))
-        self._cached = self._fill_cache()
+        self._cached = self._fill_cache() if cached is None else cached
 
     @property
     def are_cached(self) -> bool:

@@ -5,14 +5,14 @@ An independent candidate gives every output its own Gaussian process with mean z
     k(x, z) = 1 + v x·z/d + s² κ(|x − z|/ℓ),
 
 where the constant 1 is the prior variance of the mean, and the linear term is optional. Its hyperparameters are averaged over draws
-around their mode where rows are few. A coupled candidate is an `OperatorValuedGP` at its mode.
+around their mode where rows are few. A coupled candidate is an `OperatorValuedGP`, averaged likewise but for its output matrices.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,8 +27,10 @@ from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.model.row_sample import NUM_FOLDS, draw_folds
+from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction, normal_cdf
+from ovkgp.inference.stacking.model_draws import average_over_draws, condition_on_weighted_draws
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior
 from ovkgp.inference.training.initialization import (
@@ -279,17 +281,26 @@ class CoupledCandidate:
         with warnings.catch_warnings():  # of points that the optimizer rejects
             warnings.simplefilter("ignore", NumericalWarning)
             gp.fit(own.X, own.Y, own.noise, training_rows=rows, restarts=restarts, random_state=0)
-            posterior = self.condition(data, raw_state(gp))
-            mean, std, _ = posterior.leave_groups_out(data, torch.arange(data.num_rows))
-        scores = ((data.Y - mean) / std).numpy()
-        log_density = gaussian_log_density(scores**2, 2 * std.log().numpy())
-        return FittedCandidate(self.name, lambda: gp, posterior, log_density, scores, gp.fit_report_)
+            report, mixture = gp.fit_report_, None
+            if average and not report.interrupted and report.num_rows == data.num_rows:
+                mixture = average_over_draws(gp, own)
+            if mixture is None:
+                posterior = self.condition(data, raw_state(gp))
+            else:
+                posterior = CoupledMixture(self, gp, mixture, data)
+            log_density, scores = posterior.leave_rows_out(data)
+        return FittedCandidate(self.name, lambda: gp, posterior, log_density, scores, report)
 
-    def condition(self, data: Observations, state: dict[str, Tensor]) -> CoupledPosterior:
-        """Condition the model at given raw parameters."""
+    def condition(
+        self, data: Observations, state: dict[str, Tensor] | CoupledState
+    ) -> CoupledPosterior | CoupledMixture:
+        """Condition the model at given raw parameters or draws."""
+        mode, *draws = (state,) if isinstance(state, dict) else state
         gp, own = self.make_gp(data.X.shape[1], data.num_outputs), self.scale(data)
-        load_raw_state(gp, state)
-        return CoupledPosterior(self, gp, gp.condition(own.X, own.Y, None, own.noise), state, data)
+        load_raw_state(gp, mode)
+        if not draws:
+            return CoupledPosterior(self, gp, gp.condition(own.X, own.Y, None, own.noise), state, data)
+        return CoupledMixture(self, gp, condition_on_weighted_draws(gp, own, *draws), data)
 
     def scale(self, data: Observations) -> Observations:
         """Return data in the units of the model."""
@@ -302,6 +313,10 @@ class CoupledCandidate:
     def scale_inputs(self, X: Tensor) -> Tensor:
         """Return inputs in the units of the model."""
         return X if self.input_scale is None else X * torch.tensor(self.input_scale, dtype=torch.float64)
+
+
+CoupledState = tuple[dict[str, Tensor], dict[str, Tensor], np.ndarray]
+"""Raw parameters of a coupled candidate at its mode, draws of some of them (S, *shape), and the weights (S,) of these."""
 
 
 class CoupledPosterior(Posterior):
@@ -356,3 +371,62 @@ class CoupledPosterior(Posterior):
         mean, std, *_ = self.gp.leave_one_out(own.X, own.Y, own.noise, groups=labels)
         mean, std = mean / self.scale, std / self.scale
         return torch.stack([mean, std, normal_cdf(data.Y, mean, std)])
+
+    def leave_rows_out(self, data: Observations) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities and standardized residuals (n, p) of the entries given the other rows."""
+        mean, std, _ = self.leave_groups_out(data, torch.arange(data.num_rows))
+        return normal_log_density(data.Y, mean, std).numpy(), ((data.Y - mean) / std).numpy()
+
+
+class CoupledMixture(MixturePosterior):
+    """Posterior of a coupled candidate averaged over draws of the hyperparameters of `gp`, which is at the mode."""
+
+    def __init__(
+        self, candidate: CoupledCandidate, gp: OperatorValuedGP, mixture: MixturePosterior, data: Observations
+    ):
+        self.candidate, self.gp, self.draws = candidate, gp, mixture.parts
+        super().__init__([CoupledPosterior(candidate, gp, part, {}, data) for part in self.draws], mixture.weights)
+
+    @property
+    def state(self) -> CoupledState:
+        """What the posterior can be computed from again."""
+        return raw_state(self.gp), self.draws.raw, self.weights
+
+    def models(self) -> Iterator[OperatorValuedGP]:
+        """Yield the model at each draw; the next one replaces its values."""
+        return map(self.draws.set_draw, range(len(self)))
+
+    def leave_groups_out(self, data: Observations, groups: Tensor) -> Tensor:
+        """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), (3, n, p).
+
+        The draws are weighted by w_s / p(y_i | y_−i, θ_s), with y_i the entries of the group, truncated at S^(−½).
+        """
+        means, deviations, weights = self._leave_out(data, groups)
+        weights = weights.clamp_max(len(self) ** -0.5)
+        weights = weights / weights.sum(0)
+        mean = (weights * means).sum(0)
+        variance = (weights * (deviations.square() + (means - mean).square())).sum(0)
+        return torch.stack([mean, variance.sqrt(), (weights * normal_cdf(data.Y, means, deviations)).sum(0)])
+
+    def leave_rows_out(self, data: Observations) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities and standardized residuals (n, p) of the entries given the other rows, averaged over the draws."""
+        means, deviations, weights = self._leave_out(data, torch.arange(data.num_rows))
+        log_density = (weights.log() + normal_log_density(data.Y, means, deviations)).logsumexp(0)
+        return log_density.numpy(), (weights * (data.Y - means) / deviations).sum(0).numpy()
+
+    @torch.no_grad()
+    def _leave_out(self, data: Observations, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return means and standard deviations (S, n, p) of entries given other groups, and weights (S, n, 1) of the draws."""
+        own, scale = self.candidate.scale(data), self.parts[0].scale
+        is_by_row = int(groups.max()) + 1 == data.num_rows
+        labels = "rows" if is_by_row else groups.numpy()
+        found = [gp.leave_one_out(own.X, own.Y, own.noise, groups=labels) for gp in self.models()]
+        means, deviations, log_density = (torch.stack(parts) for parts in list(zip(*found, strict=True))[:3])
+        log_density = log_density[:, groups]
+        log_weights = torch.from_numpy(np.log(self.weights)).unsqueeze(-1) - log_density
+        return means / scale, deviations / scale, log_weights.softmax(0).unsqueeze(-1)
+
+
+def normal_log_density(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Compute the elementwise log density of y under independent normal distributions."""
+    return gaussian_log_density(((y - mean) / std).square(), 2 * std.log())

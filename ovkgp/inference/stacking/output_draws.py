@@ -13,6 +13,7 @@ the largest 6 and shrunk to ½ like 10 more, so that it says little about one fi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -229,7 +230,7 @@ class OutputProblem:
         point = evaluator.evaluate(np.clip(mode, *self.vector.bounds.T))
         if point is None:
             return self._search(density, evaluator, restarts)
-        hessian = _difference_hessian(first.problem.density(first.y, first.known), mode)
+        hessian = difference_hessian(first.problem.density(first.y, first.known), mode)
         metric = self._scale_hessian(hessian, len(self.X) / len(first.rows))
         best, gain, steps = refine_mode(evaluator, point, metric, FINAL_EVALUATIONS, FINAL_GAIN)
         return [ModeSearch(best, first.draws.converged and gain <= MAX_GAIN_PER_ROW * len(self.X), steps)]
@@ -263,35 +264,61 @@ class OutputProblem:
         self, density: NumpyDensity, mode: np.ndarray, num_draws: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float | None]:
         """Return draws around the mode, their weights, the Cholesky factors of their covariances, and k̂."""
-        scales, (low, high) = self._prior_scales(), self.vector.bounds.T
-        hessian = _difference_hessian(density, mode) * scales * scales[:, None]
-        values, vectors = np.linalg.eigh(hessian)
-        root = scales[:, None] * vectors / np.sqrt(np.maximum(values, MIN_CURVATURE))
-        uniforms = qmc.Sobol(len(mode), seed=0).random(num_draws)
-        scores = ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))
-        points = np.clip(mode + scores @ root.T, low, high)
+        hessian = difference_hessian(density, mode)
+        points, scores = draw_around_mode(mode, hessian, self._prior_scales(), self.vector.bounds, num_draws)
         factors = np.empty((num_draws, len(self.X), len(self.X)))
         values = np.array([density.value(u, out=factor) for u, factor in zip(points, factors, strict=True)])
-        log_weights = values + 0.5 * np.square(scores).sum(1)
-        is_finite, khat = np.isfinite(log_weights), pareto_shape(log_weights)
+        khat = pareto_shape(values + 0.5 * np.square(scores).sum(1))
         khat = None if np.isnan(khat) else khat
-        # log π falls by half a χ² variable with k degrees of freedom if it is quadratic
-        if density.value(mode) - np.median(values) > MAX_DROP_FACTOR * max(len(mode) / 2, 1.0) or not is_finite.any():
+        weights = importance_weights(values, scores, density.value(mode))
+        if weights is None:
             return mode[None], np.ones(1), None, khat
+        is_finite = np.isfinite(values)
         if not is_finite.all():
-            points, log_weights, factors = points[is_finite], log_weights[is_finite], factors[is_finite]
-        log_weights = np.minimum(log_weights - logsumexp(log_weights), -0.5 * np.log(len(points)))
-        return points, np.exp(log_weights - logsumexp(log_weights)), factors, khat
+            points, weights, factors = points[is_finite], weights[is_finite], factors[is_finite]
+        return points, weights, factors, khat
 
     def _prior_scales(self) -> np.ndarray:
         """Return the prior standard deviation of each variable u; 1 if it has no normal prior."""
-        scales = np.ones(len(self.numpy_vector.is_log))
-        for term in self.priors:
-            if isinstance(term, NormalPriorTerms):
-                scales[term.indices] = term.scale / np.where(
-                    term.is_log, 1.0, term.factor * self.numpy_vector.size[term.indices]
-                )
-        return scales[self.vector.kept]
+        return prior_scales(self.priors, self.numpy_vector)
+
+
+def prior_scales(priors: list, vector: NumpyVector) -> np.ndarray:
+    """Return the prior standard deviation of each variable u (k,); 1 if it has no normal prior."""
+    scales = np.ones(len(vector.is_log))
+    for term in priors:
+        if isinstance(term, NormalPriorTerms):
+            scales[term.indices] = term.scale / np.where(term.is_log, 1.0, term.factor * vector.size[term.indices])
+    return scales[vector.kept]
+
+
+def draw_around_mode(
+    mode: np.ndarray, hessian: np.ndarray, scales: np.ndarray, bounds: np.ndarray, num_draws: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return draws (S, k) around the mode u* (k,) and their normal scores (S, k), from the negative Hessian (k, k) of log π.
+
+    Curvatures are at least `MIN_CURVATURE` in units of `scales` (k,), the prior standard deviations, and draws within `bounds` (k, 2).
+    """
+    values, vectors = np.linalg.eigh(hessian * scales * scales[:, None])
+    root = scales[:, None] * vectors / np.sqrt(np.maximum(values, MIN_CURVATURE))
+    uniforms = qmc.Sobol(len(mode), seed=0).random(num_draws)
+    scores = ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))
+    return np.clip(mode + scores @ root.T, *bounds.T), scores
+
+
+def importance_weights(values: np.ndarray, scores: np.ndarray, at_mode: float) -> np.ndarray | None:
+    """Return the truncated weights (S,) of draws with log π `values` and normal scores (S, k), 0 where log π is −∞.
+
+    None if the draws are far below the mode.
+    """
+    is_finite = np.isfinite(values)
+    # log π falls by half a χ² variable with k degrees of freedom if it is quadratic
+    drop = at_mode - np.median(values)
+    if drop > MAX_DROP_FACTOR * max(scores.shape[1] / 2, 1.0) or not is_finite.any():
+        return None
+    log_weights = values + 0.5 * np.square(scores).sum(1)
+    log_weights = np.minimum(log_weights - logsumexp(log_weights), -0.5 * np.log(is_finite.sum()))
+    return np.exp(log_weights - logsumexp(log_weights))
 
 
 def _standard_outputs(num_rows: int) -> torch.Tensor:
@@ -303,7 +330,7 @@ def _column(values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(-1)
 
 
-def _difference_hessian(density: NumpyDensity, u: np.ndarray) -> np.ndarray:
+def difference_hessian(density: Callable[[np.ndarray], tuple[float, np.ndarray]], u: np.ndarray) -> np.ndarray:
     """Return the negative Hessian (k, k) of a log density by one-sided differences of its gradient."""
     _, here = density(u)
     steps = HESSIAN_STEP * np.eye(len(u))

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -32,11 +32,13 @@ from ovkgp.inference.model.row_sample import draw_random_rows
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.stacking.candidates import (
     CoupledCandidate,
+    CoupledMixture,
     CoupledPosterior,
     FittedCandidate,
     IndependentCandidate,
     IndependentFit,
 )
+from ovkgp.inference.stacking.model_draws import resample
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior
 from ovkgp.inference.training.log_posterior import named_values
 from ovkgp.inference.training.numpy_density import MAX_SCIPY_ROWS
@@ -75,7 +77,7 @@ class StackPosterior(MixturePosterior):
 
     def __init__(
         self,
-        parts: Sequence[IndependentMixture | CoupledPosterior],
+        parts: Sequence[IndependentMixture | CoupledPosterior | CoupledMixture],
         weights: np.ndarray,
         candidates: Sequence[IndependentCandidate | CoupledCandidate],
         data: Observations,
@@ -107,17 +109,20 @@ class StackPosterior(MixturePosterior):
     def named_draws(self) -> dict[str, dict[str, np.ndarray]]:
         """Return draws (1, S, *shape) of the hyperparameters of each candidate by name, in standardized units.
 
-        Draws of independent outputs are resampled by their weights, and S is the largest number of them; a coupled candidate has S
-        times its mode. Vector fields, which have other units, are omitted.
+        Draws are resampled by their weights, and S is the largest number of those of independent outputs; a coupled candidate without
+        draws has S times its mode. Vector fields, which have other units, are omitted.
         """
         count, found = self.num_draws, {}
         for candidate, part in zip(self.candidates, self.parts, strict=True):
             if isinstance(part, IndependentMixture):
                 models = _resample(candidate, part, count)
-            elif candidate.input_scale is None:
-                models = [part.gp] * count
-            else:
+            elif candidate.input_scale is not None:
                 continue
+            elif isinstance(part, CoupledMixture):
+                index = resample(part.weights, count, np.random.default_rng(0))
+                models = (part.draws.set_draw(i) for i in index)
+            else:
+                models = [part.gp] * count
             rows = [named_values(gp) for gp in models]
             found[candidate.name] = {name: np.stack([row[name] for row in rows])[None] for name in rows[0]}
         return found
@@ -153,8 +158,7 @@ def _resample_draws(part: IndependentMixture, count: int) -> Iterator[np.ndarray
     """Yield the indices (count,) of equally weighted draws of each output: systematic resampling in a random order."""
     rng = np.random.default_rng(0)
     for output in part.parts:
-        index = np.searchsorted(np.cumsum(output.weights), (np.arange(count) + 0.5) / count)
-        yield rng.permutation(np.minimum(index, len(output.weights) - 1))
+        yield resample(output.weights, count, rng)
 
 
 @torch.no_grad()
@@ -233,7 +237,8 @@ def _fit(
         screened = found | screened
     for candidate in tqdm(candidates, disable=not verbose, unit="candidate", desc="training"):
         training = trainings.get(candidate.name)
-        fit = candidate.train(data, restarts=restarts) if training is None else training.train(average=average)
+        train = training.train if training is not None else partial(candidate.train, data, restarts=restarts)
+        fit = train(average=average)
         fits.append(fit)
         if fits[-1].report.interrupted:
             break

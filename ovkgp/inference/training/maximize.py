@@ -314,11 +314,11 @@ def can_train_independently(gp) -> bool:
 def train_independently(gp, data: Observations, **options) -> None:
     """Train the outputs of a model one by one, in place; `gp.fit_report_` is then that of the last one trained."""
     for a in range(gp.num_outputs):
-        alone = _output_gp(gp, a)
+        alone = output_gp(gp, a)
         part = data.output(a)
         with prefix_failures(a):
             alone.fit(part.X, part.Y, part.noise, training_rows=None, **options)
-        _copy_back(gp, alone, a)
+        copy_output(gp, alone, a)
         gp.fit_report_ = alone.fit_report_
         if gp.fit_report_.interrupted:
             return
@@ -335,7 +335,7 @@ def prefix_failures(index: int) -> Iterator[None]:
         raise FactorizationError(error.problem, {names[name]: values[name] for name in values}) from error
 
 
-def _output_gp(gp, index: int):
+def output_gp(gp, index: int):
     """Return a model of one output, with copies of its hyperparameters and of the priors."""
     noise = gp.noise_model.variances.detach()
     noise = noise if noise.dim() == 0 else noise[index]
@@ -349,7 +349,7 @@ def _output_gp(gp, index: int):
 
 
 @torch.no_grad()
-def _copy_back(gp, alone, index: int) -> None:
+def copy_output(gp, alone, index: int) -> None:
     gp.kernel.kernels[index].load_state_dict(alone.kernel.state_dict())
     if gp.noise_model.is_trained:
         gp.noise_model.log_scale[index] = alone.noise_model.log_scale

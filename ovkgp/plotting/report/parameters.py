@@ -81,7 +81,10 @@ def _make_table_of_points(estimator) -> ParameterTable:
             "No interval is given for values outside of the interval of the Laplace approximation, which adds priors where training has none and uses another scale.",
         )
     use = "predictions average over all candidates" if is_mixture else "predictions use only these"
-    advice = "" if is_mixture else ' Use hyperparameters="nuts" to average over the posterior.'
+    is_averaged = not is_mixture and estimator.averages_draws
+    if is_averaged:
+        use = f"predictions average over {len(estimator.posterior_)} draws around them"
+    advice = "" if is_mixture or is_averaged else ' Use hyperparameters="nuts" to average over the posterior.'
     sentence = f"These are {origin}; {use}. The intervals are from a Laplace approximation at the mode, made for this report.{advice}"
     return _make_table(estimator, sentence, rows, notes=notes)
 

@@ -105,9 +105,10 @@ def test_std_agrees_with_covariances_and_noise(fitted):
     np.testing.assert_allclose(std**2 - latent**2, np.broadcast_to(np.diag(fitted.noise_), (6, 3)))
 
 
-def test_predictions_equal_the_gp_in_original_units(fitted):
+def test_predictions_equal_the_gp_in_original_units():
     """A kernel, noise and mean in original units give the same posterior and evidence."""
     X, Y, _ = smooth(missing=0.2)
+    fitted = ovkgp.GPRegressor("decomposable", hyperparameters="evidence", random_state=0).fit(X, Y)
     scaling, gp = fitted.scaling_, fitted.gp_
     scale = torch.from_numpy(scaling.output_scale)
     kernel = DecomposableKernel(
@@ -671,7 +672,7 @@ def test_fit_warns_about_constant_outputs_trained_jointly():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = ovkgp.GPRegressor("independent", random_state=0).fit(X, table)  # without effect on the other outputs
-    assert abs(model.predict(X)[:, 1] - 3.0).max() < 1e-6
+    assert abs(model.predict(X)[:, 1] - 3.0).max() < 1e-4  # its mean is drawn, with a tiny noise
 
 
 def test_fit_rejects_the_checkpoint_of_another_model(tmp_path):

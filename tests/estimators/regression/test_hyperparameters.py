@@ -49,7 +49,7 @@ def table(n=20, missing=0.0):
 
 
 def model(**options):
-    given = {"kernel": "decomposable", "base_kernel": "rbf", "random_state": 0} | options
+    given = {"kernel": "decomposable", "base_kernel": "rbf", "hyperparameters": "evidence", "random_state": 0} | options
     if given.get("hyperparameters") == "laplace":
         given["sampling"] = LAPLACE_SAMPLING
     return ovkgp.GPRegressor(**given)
@@ -545,7 +545,12 @@ def test_quantiles_equal_those_of_the_mixture(fitted):
 
 
 @pytest.mark.parametrize(
-    "estimator", [ovkgp.GPRegressor("decomposable", random_state=0), ovkgp.OVKRidge(lam=0.1), ovkgp.ORFFRidge(lam=0.1)]
+    "estimator",
+    [
+        ovkgp.GPRegressor("decomposable", hyperparameters="evidence", random_state=0),
+        ovkgp.OVKRidge(lam=0.1),
+        ovkgp.ORFFRidge(lam=0.1),
+    ],
 )
 @pytest.mark.parametrize("noise", [True, False])
 def test_quantiles_of_gaussian_posteriors_equal_normal_quantiles(estimator, noise):

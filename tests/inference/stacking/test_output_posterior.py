@@ -149,8 +149,8 @@ def test_factors_of_draws_are_those_of_the_covariances():
 
 @pytest.mark.parametrize(("factor", "count"), [(1.0, 32), (1e-4, 1)])
 def test_draws_far_below_the_mode_are_not_used(monkeypatch, factor, count):
-    difference = output_draws._difference_hessian
-    monkeypatch.setattr(output_draws, "_difference_hessian", lambda *args: factor * difference(*args))  # curvatures
+    difference = output_draws.difference_hessian
+    monkeypatch.setattr(output_draws, "difference_hessian", lambda *args: factor * difference(*args))  # curvatures
     monkeypatch.setattr(output_draws, "MIN_CURVATURE", factor * MIN_CURVATURE)
     assert len(problem().draw(Y).weights) == count
 

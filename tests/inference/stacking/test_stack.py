@@ -208,7 +208,7 @@ def test_vector_field_is_computed_in_common_units():
     rows = data(24)
     inputs, outputs = (0.5, 1.3), (0.7, 1.2)
     candidate = CoupledCandidate("field", "helmholtz", "rbf", input_scale=inputs, output_scale=outputs)
-    fit = candidate.train(rows)
+    fit = candidate.train(rows, average=False)
     scale = torch.tensor(outputs, dtype=torch.float64)
     own = rows.X * torch.tensor(inputs, dtype=torch.float64), rows.Y * scale
     direct = fit.make_gp().condition(*own)
@@ -228,6 +228,46 @@ def test_vector_field_is_computed_in_common_units():
     loo = fit.make_gp().leave_one_out(*own, groups="rows")
     density = torch.distributions.Normal(loo.mean, loo.std).log_prob(own[1]) + scale.log()
     np.testing.assert_allclose(fit.log_density, density, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "missing"),
+    [
+        (CoupledCandidate("coupled", "icm", "matern52"), 0.3),
+        (CoupledCandidate("field", "helmholtz", "rbf", input_scale=(0.5, 1.3), output_scale=(0.7, 1.2)), 0.0),
+    ],
+)
+def test_averaged_coupled_candidate_is_the_mixture_of_its_models(candidate, missing):
+    rows = data(24, missing=missing)
+    fit = candidate.train(rows)
+    own, weights, points = candidate.scale(rows), fit.posterior.weights, torch.randn(3, 2, dtype=torch.float64)
+    scale = torch.tensor(candidate.output_scale or (1.0, 1.0), dtype=torch.float64)
+    predictions, held_out = [], []
+    for gp in fit.posterior.models():
+        one = gp.condition(own.X, own.Y).predict(candidate.scale_inputs(points), "output", noise=True)
+        predictions.append((one.mean / scale, one.cov / torch.outer(scale, scale)))
+        mean, std, joint, *_ = gp.leave_one_out(own.X, own.Y, groups="rows")
+        entries = torch.distributions.Normal(mean, std, validate_args=False).log_prob(own.Y) + scale.log()
+        held_out.append((joint.numpy(), entries.numpy()))
+    means, covariances = (torch.stack(part) for part in zip(*predictions, strict=True))
+    found, w = fit.posterior.predict(points, "output", noise=True), torch.from_numpy(weights)
+    mean = torch.einsum("s,smp->mp", w, means)
+    between = torch.einsum("s,smp,smq->mpq", w, means - mean, means - mean)
+    torch.testing.assert_close(found.mean, mean)
+    torch.testing.assert_close(found.cov, torch.einsum("s,smpq->mpq", w, covariances) + between)
+    # given the other rows, a draw has the weight w_s / p(y_i | y_−i, θ_s) for the joint density of the row
+    joint, entries = (np.stack(part) for part in zip(*held_out, strict=True))
+    ratios = np.log(weights)[:, None] - joint
+    ratios = ratios - logsumexp(ratios, axis=0)
+    np.testing.assert_allclose(fit.log_density, logsumexp(ratios[..., None] + entries, axis=0), rtol=1e-8)
+    # whose normalization is the harmonic mean
+    total = logsumexp(ratios + joint, axis=0)
+    np.testing.assert_allclose(total, -logsumexp(np.log(weights)[:, None] - joint, axis=0), rtol=1e-8)
+    found = fit.posterior.leave_groups_out(rows, torch.arange(rows.num_rows) // 3)
+    assert bool((torch.isfinite(found[0]) == rows.observed).all())
+    functions = fit.posterior.sample_functions(400, random_state=0)(points)
+    prediction = fit.posterior.predict(points)
+    assert float(((functions.mean(0) - prediction.mean) / prediction.std).abs().max()) < 0.3
 
 
 def test_mixture_with_a_field_shows_the_model_of_another_candidate():

@@ -83,7 +83,7 @@ def time_series():
 @pytest.fixture(scope="session")
 def coupled(time_series):
     """An exact model of `time_series`, by evidence."""
-    return ovkgp.GPRegressor("decomposable", random_state=0).fit(*time_series)
+    return ovkgp.GPRegressor("decomposable", hyperparameters="evidence", random_state=0).fit(*time_series)
 
 
 @pytest.fixture(scope="session")
