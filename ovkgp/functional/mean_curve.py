@@ -44,9 +44,11 @@ class MeanCurve:
     ):
         self.domain, self.grid, self.coefficients, self.knots = domain, grid, coefficients, knots
 
-    def __call__(self, points) -> np.ndarray:
-        """Return the mean at points (k,) or (k, b), of shape (k, q)."""
+    def __call__(self, points, derivative: int = 0) -> np.ndarray:
+        """Return the mean at points (k,) or (k, b), of shape (k, q), or its first derivative on a one-dimensional domain."""
         points = as_points(points, self.domain)
+        if derivative:
+            return self._slopes(points[:, 0])
         if self.knots is not None:
             return _spline_rows(points, self.knots) @ self.coefficients
         if points.shape[1] == 1:
@@ -56,6 +58,15 @@ class MeanCurve:
         if outside.any():
             values[outside] = NearestNDInterpolator(self.grid, self.coefficients)(points[outside])
         return values
+
+    def _slopes(self, at: np.ndarray) -> np.ndarray:
+        if self.knots is not None:
+            return BSpline(self.knots[0], self.coefficients, SPLINE_DEGREE)(at, 1)
+        grid = self.grid[:, 0]
+        if len(grid) == 1:
+            return np.zeros((len(at), self.coefficients.shape[1]))
+        slopes = np.diff(self.coefficients, axis=0) / np.diff(grid)[:, None]
+        return slopes[np.clip(np.searchsorted(grid, at) - 1, 0, len(slopes) - 1)]
 
 
 def fit_mean_curve(domain: np.ndarray, curve: np.ndarray, points: np.ndarray, values: np.ndarray) -> MeanCurve:

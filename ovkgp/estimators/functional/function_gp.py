@@ -225,8 +225,11 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             self.output_names_, self._has_names, self._is_flat = curves.names, curves.has_names, curves.format.is_flat
             self.n_outputs_ = len(self.output_names_)
             is_fixed = self.hyperparameters == "fixed"
-            make_scaling = CurveScaling.identity if is_fixed else CurveScaling.of
-            self.scaling_ = make_scaling(inputs.table, curves.points, curves.values)
+            arrays = inputs.table, curves.points, curves.values
+            has_units = isinstance(self.task_kernel, Kernel) or isinstance(self.output_basis, Dictionary)
+            self.scaling_ = (
+                CurveScaling.identity(*arrays) if is_fixed else CurveScaling.of(*arrays, can_warp=not has_units)
+            )
             self._data = CurveData(
                 inputs.add_groups(self.scaling_.inputs(inputs.table)),
                 self.scaling_.standardize(curves.values, curves.points),
@@ -275,7 +278,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             return self._shape(self.scaling_.values(self.mixture_.mean(X, tasks, derivative), points, derivative), grid)
         found = self.mixture_.predict(X, tasks, noise=bool(noise), derivative=derivative)
         mean = self._shape(self.scaling_.values(found.mean, points, derivative), grid)
-        return mean, self._shape(self.scaling_.std(found.std, derivative), grid)
+        return mean, self._shape(self.scaling_.std(found.std, derivative, points), grid)
 
     def predict_interval(
         self, X, level=0.9, simultaneous=False, grid=None, noise=True, derivative=0, groups=None, random_state=0
