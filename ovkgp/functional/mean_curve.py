@@ -69,15 +69,17 @@ class MeanCurve:
         return slopes[np.clip(np.searchsorted(grid, at) - 1, 0, len(slopes) - 1)]
 
 
-def fit_mean_curve(domain: np.ndarray, curve: np.ndarray, points: np.ndarray, values: np.ndarray) -> MeanCurve:
+def fit_mean_curve(
+    domain: np.ndarray, curve: np.ndarray, points: np.ndarray, values: np.ndarray, max_splines: int | None = None
+) -> MeanCurve:
     """Fit a mean and deviations of curves to observations: curve index (N,), points (N, b), values (N, q), NaN if missing.
 
-    The penalty on differences of coefficients of the mean is chosen by generalized cross validation. Complexity: O(N r² + n r² (r + d) + d³) per
+    The mean has at most `max_splines` splines per dimension; None is 25, or 8 if there are several dimensions. The penalty on differences of coefficients of the mean is chosen by generalized cross validation. Complexity: O(N r² + n r² (r + d) + d³) per
     iteration, for n curves and d and r splines of the mean and of deviations.
     """
     num_dims = len(domain)
     distinct = [len(np.unique(column)) for column in points.T]
-    most = MAX_SPLINES if num_dims == 1 else MAX_SPLINES_PER_DIMENSION
+    most = max_splines or (MAX_SPLINES if num_dims == 1 else MAX_SPLINES_PER_DIMENSION)
     counts = [int(np.clip(count // 2, SPLINE_DEGREE + 1, most)) for count in distinct]
     knots = [
         clamp_knots(place_knots(column, ends, count - SPLINE_DEGREE + 1))

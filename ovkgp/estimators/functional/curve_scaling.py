@@ -15,7 +15,7 @@ import torch
 from scipy.interpolate import PchipInterpolator
 
 from ovkgp.estimators.storage.values import storable_record
-from ovkgp.functional.mean_curve import MeanCurve, fit_mean_curve
+from ovkgp.functional.mean_curve import SPLINE_DEGREE, MeanCurve, fit_mean_curve
 
 MAX_MEAN_CURVES, MAX_MEAN_POINTS = 500, 200  # curves, and points of complete curves, from which the mean is estimated
 MAX_MEAN_VALUES = 20_000  # values from which it is estimated in several dimensions
@@ -149,9 +149,12 @@ def fit_smooth_mean(points: np.ndarray, values: np.ndarray) -> MeanCurve:
             return MeanCurve(np.stack([points.min(0), points.max(0)], -1), points, values.mean(0))
         return _constant_mean(points, np.nanmean(values, (0, 1)))
     domain = np.stack([points.min(0), points.max(0)], -1)
-    if is_complete:  # the average, without its white noise
+    if (
+        is_complete
+    ):  # the average, without its white noise; in several dimensions cubic, so that residuals have no kinks
         kept = _thin(points, MAX_MEAN_POINTS if t == 1 else MAX_MEAN_VALUES, generator)
-        return fit_mean_curve(domain, np.zeros(len(kept), dtype=int), points[kept], values.mean(0)[kept])
+        curve, count = np.zeros(len(kept), dtype=int), None if t == 1 else SPLINE_DEGREE + 1
+        return fit_mean_curve(domain, curve, points[kept], values.mean(0)[kept], count)
     count = MAX_MEAN_CURVES if t == 1 else int(np.clip(MAX_MEAN_VALUES // len(points), 2, MAX_MEAN_CURVES))
     values = values[np.sort(generator.permutation(len(values))[:count])]
     curve, at = (~np.isnan(values).all(2)).nonzero()

@@ -80,6 +80,7 @@ class Candidate:
     log_density: np.ndarray | None
     report: FitReport
     make_parts: Callable
+    is_kernel: bool = False
 
 
 def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
@@ -103,6 +104,8 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
         parts += made
         part_weights += [weight / len(made)] * len(made)
         draws = own_draws if own_draws is not None and weight == weights[kept].max() else draws
+    if not any(isinstance(part, KernelPart) for part in parts):
+        parts, part_weights = _add_derivative_parts(found, parts, part_weights)
     part_weights = np.array(part_weights) / np.sum(part_weights)
     fitted = restore_curves(parts, part_weights, data)
     report = replace(found[int(np.argmax(weights))].report, seconds=time.monotonic() - began, num_rows=len(data.X))
@@ -110,6 +113,15 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     if fitted.gp is not None:
         fitted.gp.fit_report_ = report
     return fitted
+
+
+def _add_derivative_parts(found: list[Candidate], parts: list, weights: list) -> tuple[list, list]:
+    """Add the best candidate with a kernel of the domain, if there is one, with weight 0: it predicts derivatives."""
+    known = [one for one in found if one.is_kernel and one.log_density is not None]
+    if not known:
+        return parts, weights
+    made, _ = max(known, key=lambda one: np.nanmean(one.log_density)).make_parts()
+    return parts + made, weights + [0.0] * len(made)
 
 
 def restore_curves(parts: list, weights: np.ndarray, data: CurveData) -> FittedCurves:
@@ -196,7 +208,7 @@ def _train_kernel(options, data: CurveData, subset: CurveData, candidate: CurveC
         load_raw_state(on_subset, raw_state(gp))
         log_density = held_out_densities(on_subset, subset)[0]
     report = gp.fit_report_ or _no_training()
-    return Candidate(candidate.name, log_density, report, partial(_kernel_parts, options, subset, candidate, gp))
+    return Candidate(candidate.name, log_density, report, partial(_kernel_parts, options, subset, candidate, gp), True)
 
 
 def _kernel_parts(options, subset: CurveData, candidate: CurveCandidate, gp) -> tuple[list, object]:

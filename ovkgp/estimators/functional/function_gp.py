@@ -430,7 +430,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
 
         mean = self.scaling_.values(prediction.mean, points).reshape(len(X), -1)
         std = self.scaling_.std(prediction.std).reshape(len(X), -1)
-        return PredictiveDistribution(mean, std, cdf, cdf, len(self.weights_) == 1, log_density)
+        return PredictiveDistribution(mean, std, cdf, cdf, len(self.mixture_.weights) == 1, log_density)
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
         """Predict mean, standard deviation and quantiles of each point and channel at X (k, d), on `grid_` or another grid."""

@@ -41,6 +41,8 @@ class CurvePosterior:
     Values of curves are (m, M·q): point by point for q channels.
     """
 
+    has_derivatives = True
+
     def __init__(self, posterior: ExactPosterior, noise: CurveNoise):
         self.posterior, self.noise = posterior, noise
         kernel = posterior.process.kernel

@@ -7,7 +7,7 @@ from curve_cases import simulate_curves
 
 from ovkgp.inference.stacking.candidates import default_candidates
 from ovkgp.inference.stacking.curve_candidates import CurveData
-from ovkgp.inference.stacking.curve_components import ComponentPosterior, fit_components, interpolate_functions
+from ovkgp.inference.stacking.curve_components import ComponentPosterior, fit_components
 from ovkgp.inference.stacking.shared_kernel import SharedEvidence, SharedPosterior, SharedProblem, fit_shared
 
 POINTS = torch.tensor([[-1.2], [0.1], [0.9]], dtype=torch.float64)
@@ -59,19 +59,6 @@ def test_component_posterior_is_restored_from_its_state(data, components):
         again.moments(data.X, POINTS, "diag"), components.posterior.moments(data.X, POINTS, "diag"), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-def test_functions_are_interpolated_with_derivatives():
-    grid = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
-    rows, at = (
-        np.stack([np.sin(3 * grid[:, 0].numpy()), grid[:, 0].numpy() ** 2]),
-        torch.tensor([[0.333], [0.71]]).double(),
-    )
-    expected = torch.stack([torch.sin(3 * at[:, 0]), at[:, 0] ** 2], 1)
-    torch.testing.assert_close(interpolate_functions(rows, grid, at), expected, atol=1e-5, rtol=0)
-    slopes = torch.stack([3 * torch.cos(3 * at[:, 0]), 2 * at[:, 0]], 1)
-    torch.testing.assert_close(interpolate_functions(rows, grid, at, 1), slopes, atol=1e-3, rtol=0)
-    np.testing.assert_array_equal(interpolate_functions(rows, grid, grid).numpy(), rows.T)
 
 
 def test_shared_evidence_is_the_profiled_sum_and_has_its_gradient(data):
