@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.storage.values import storable_record
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.functional import Dictionary, DictionaryKernel
 from ovkgp.inference import OperatorValuedGP, sample_hyperparameters
 from ovkgp.inference.model.fit_report import FitReport
@@ -110,6 +111,12 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     fitted = restore_curves(parts, part_weights, data)
     report = replace(found[int(np.argmax(weights))].report, seconds=time.monotonic() - began, num_rows=len(data.X))
     fitted.scores, fitted.report, fitted.draws = scores, report, draws
+    if report.converged is False and not report.interrupted:
+        warnings.warn(
+            f"Training of the model with the largest weight {report.messages[0]}; the best hyperparameters so far are kept. Compare `scores_` and held-out errors with a simpler kernel, deviations=False or fewer channels.",
+            FitWarning,
+            stacklevel=4,
+        )
     if fitted.gp is not None:
         fitted.gp.fit_report_ = report
     return fitted

@@ -163,7 +163,7 @@ class CurveCandidate:
         register_noise_prior(gp.noise_model, None, TASK_PRIORS)
         return gp
 
-    def train(self, data: CurveData, *, max_iter: int = 100) -> OperatorValuedGP:
+    def train(self, data: CurveData, *, max_iter: int = 200) -> OperatorValuedGP:
         """Train the hyperparameters on a subset of limited size, from the best of several initial points on a smaller one."""
         if self.fixed_noise is not None:
             return self.make_gp(data)

@@ -13,9 +13,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
-from ovkgp.exceptions import DomainError, InputError, OptionError
+from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
 from ovkgp.functional import FunctionalData
 from ovkgp.inference.model.curve_noise import CurveNoise
+from ovkgp.inference.stacking.curve_candidates import CurveCandidate
 
 QUICK = {"kernel": "rbf", "task_kernel": "matern52", "output_basis": "kernel", "deviations": True}
 
@@ -295,6 +296,21 @@ def test_channels_are_predicted_together(curves):
     expected = 10 - 3 * Y[:2]  # the second channel follows from the first
     assert np.abs(found.complete(X[:2], cut)[..., 1] - expected).mean() < 0.3 * np.abs(mean[:2, :, 1] - expected).mean()
     assert found.sample_y(X[:3], 5).shape == (3, 12, 2, 5)
+
+
+def test_collinear_channels_are_predicted_as_well_as_one():
+    grid, X, Y = simulate_curves(60, 15)
+    both = np.stack([Y, -Y], -1)
+    one = ovkgp.FunctionGPRegressor(**QUICK).fit(X[:40], Y[:40], grid=grid).score(X[40:], Y[40:])
+    assert ovkgp.FunctionGPRegressor(**QUICK).fit(X[:40], both[:40], grid=grid).score(X[40:], both[40:]) > one - 0.1
+
+
+def test_training_without_convergence_warns(curves, monkeypatch):
+    grid, X, Y = curves
+    train = CurveCandidate.train
+    monkeypatch.setattr(CurveCandidate, "train", lambda self, data: train(self, data, max_iter=2))
+    with pytest.warns(FitWarning, match="without converging"):
+        ovkgp.FunctionGPRegressor(**QUICK).fit(X, Y, grid=grid)
 
 
 def test_channels_may_be_observed_at_different_points(curves):
