@@ -24,6 +24,7 @@ from ovkgp.inference.stacking.stack import StackPosterior, fit_stack
 
 EXPLAINED_VARIANCE, MAX_COMPONENTS = 0.995, 12
 MAX_COMPONENTS_MANY, MANY_CURVES = 4, 1000  # fewer components of many curves, whose processes take long to train
+MAX_FILL_ITERATIONS = 50  # of components and missing values
 NUM_FOLDS = 5  # folds of curves by which the truncation error is estimated
 MIN_RELATIVE_WHITE = 1e-8  # white variance relative to the variance of the curves
 
@@ -171,6 +172,32 @@ def _count_components(s: np.ndarray, num_components: int | None, largest: int) -
         return min(num_components, rank)
     fraction = np.cumsum(s**2) / max((s**2).sum(), 1e-300)
     return min(int(np.searchsorted(fraction, EXPLAINED_VARIANCE)) + 1, largest, rank)
+
+
+def fill_gaps(Y: np.ndarray) -> np.ndarray:
+    """Fill in missing values (n, p) by a probabilistic principal-component model of the curves, with its mean.
+
+    Components are those of the filled curves, and scores their expectations given the observed values of a curve; both are iterated. O(n² p)
+    per iteration.
+    """
+    missing = np.isnan(Y)
+    center = np.nan_to_num(np.nanmean(np.where(missing.all(0), 0.0, Y), 0))
+    filled = np.where(missing, 0.0, Y - center)
+    rows = np.flatnonzero(missing.any(1))
+    for _ in range(MAX_FILL_ITERATIONS):
+        _, s, Vt = np.linalg.svd(filled, full_matrices=False)
+        d = _count_components(s, None, MAX_COMPONENTS)
+        white = max(np.square(s[d:]).sum() / filled.size, 1e-10 * np.square(s).sum() / filled.size, 1e-300)
+        prior, change = white * len(Y) / np.maximum(np.square(s[:d]), 1e-300), 0.0
+        for i in rows:
+            basis = Vt[:d, ~missing[i]]
+            scores = np.linalg.solve(basis @ basis.T + np.diag(prior), basis @ filled[i, ~missing[i]])
+            found = scores @ Vt[:d, missing[i]]
+            change = max(change, float(np.abs(found - filled[i, missing[i]]).max()))
+            filled[i, missing[i]] = found
+        if change <= 1e-4 * max(s[0] / math.sqrt(filled.size), 1e-300):
+            break
+    return np.where(missing, filled + center, Y)
 
 
 def _truncation_error(Y: np.ndarray, s: np.ndarray, Vt: np.ndarray, d: int) -> tuple[np.ndarray, float]:

@@ -90,10 +90,11 @@ def effective_outputs(Y: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class SharedState:
-    """Candidate and raw draws (its mode) from which a `SharedPosterior` is computed again."""
+    """Candidate, raw draws (its mode) and imputed values (k,) from which a `SharedPosterior` is computed again."""
 
     candidate: IndependentCandidate
     draws: Draws
+    imputed: np.ndarray | None = None
 
 
 class SharedPosterior(InterpolatedCurves):
@@ -107,7 +108,9 @@ class SharedPosterior(InterpolatedCurves):
         problem = SharedProblem(state.candidate.make_template(data.X.shape[1], False), data.X)
         self.problem, self.kernel, self.theta = problem, problem.kernel, np.asarray(state.draws.thetas[0])
         self.nugget = float(problem.noise.variances(self.theta)[0][0])
-        self.curves = Y = data.Y.numpy()
+        self.curves = Y = data.Y.numpy().copy()
+        if data.is_complete is False:
+            Y[np.isnan(Y)] = state.imputed
         C = np.array(self.kernel.matrix(self.theta)[0])
         C.flat[:: len(C) + 1] += self.nugget
         self.chol = cholesky(C, lower=True)
@@ -218,15 +221,19 @@ class FittedShared:
     report: FitReport
 
 
-def fit_shared(data: CurveData, candidate: IndependentCandidate) -> FittedShared:
-    """Train one kernel for all points of complete standardized curves, on at most 400 curves and 300 points."""
+def fit_shared(data: CurveData, candidate: IndependentCandidate, missing: Tensor | None = None) -> FittedShared:
+    """Train one kernel for all points of complete standardized curves, on at most 400 curves and 300 points.
+
+    Entries `missing` (n, g·q) were imputed, and are stored.
+    """
     rows = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(data.X))[:MAX_TRAINING_CURVES]))
     problem = SharedProblem(candidate.make_template(data.X.shape[1], False), data.X[rows])
     Y = data.Y[rows].numpy()
     used = np.flatnonzero(np.square(Y).sum(0) > 1e-20 * max(np.square(Y).sum(0).max(), 1e-300))
     used = np.sort(np.random.default_rng(0).permutation(used)[:MAX_TRAINING_POINTS])
     draws = problem.draw(np.ascontiguousarray(Y[:, used]), average=False)
-    state = SharedState(candidate, draws)
+    imputed = None if missing is None or not bool(missing.any()) else data.Y[missing].numpy()
+    state = SharedState(candidate, draws, imputed)
     log_density, _ = SharedPosterior(state, data).held_out(data.Y.numpy())
     messages = ("converged",) if draws.converged else ("stopped without converging",)
     report = FitReport(

@@ -285,6 +285,38 @@ def test_summary_columns_and_predictive_distribution(curves, model):
     assert sum(model.model_weights().values()) == pytest.approx(1.0)
 
 
+def test_many_ragged_values_fit_into_memory():
+    """110 curves of 50 own points have a union grid of 5500 points: its n covariances of the noise are not formed."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (150, 2))
+    points = [np.sort(rng.uniform(size=50)) for _ in range(110)]
+
+    def curve(x, t):
+        return np.sin(2 * np.pi * (t + 0.3 * x[0])) * (1 + x[1])
+
+    values = [curve(x, t) + 0.1 * rng.standard_normal(50) for x, t in zip(X[:110], points, strict=True)]
+    found = ovkgp.FunctionGPRegressor(**QUICK | {"deviations": False}).fit(X[:110], FunctionalData(values, points))
+    grid = np.linspace(0.05, 0.95, 20)
+    expected = np.stack([curve(x, grid) for x in X[110:]])
+    mean, std = found.predict(X[110:], grid=grid, return_std=True, noise=False)
+    assert np.sqrt(np.mean((mean - expected) ** 2)) < 0.1
+    assert 0.8 < np.mean(np.abs(mean - expected) < 1.645 * std) <= 1.0
+    assert found.sample_y(X[110:112], 3, grid=grid).shape == (2, 20, 3)
+    assert found.complete(X[110:112], expected[:2], observed_grid=grid, grid=grid).shape == (2, 20)
+
+
+@pytest.mark.parametrize("basis", ["auto", "pca", "shared"])
+def test_few_missing_values_keep_all_models(curves, basis, tmp_path):
+    grid, X, Y = curves
+    gaps = Y.copy()
+    gaps[[1, 5, 9], [2, 3, 4]] = np.nan
+    found, complete = (ovkgp.FunctionGPRegressor(output_basis=basis).fit(X, one, grid=grid) for one in (gaps, Y))
+    assert list(found.scores_) == list(complete.scores_)
+    assert np.sqrt(np.mean((found.predict(X) - complete.predict(X)) ** 2)) < 0.1
+    found.save(tmp_path / "model.ovkgp")
+    np.testing.assert_allclose(ovkgp.load(tmp_path / "model.ovkgp").predict(X), found.predict(X), atol=1e-12)
+
+
 def test_channels_are_predicted_together(curves):
     grid, X, Y = curves
     both = np.stack([Y, 10 - 3 * Y + 0.1 * np.random.default_rng(0).standard_normal(Y.shape)], -1)
