@@ -45,9 +45,11 @@ class MeanCurve:
     ):
         self.domain, self.grid, self.coefficients, self.knots = domain, grid, coefficients, knots
 
-    def __call__(self, points) -> np.ndarray:
-        """Return the mean at points (k,) or (k, b), of shape (k, q)."""
+    def __call__(self, points, derivative: int = 0) -> np.ndarray:
+        """Return the mean at points (k,) or (k, b), of shape (k, q), or its first derivative on a one-dimensional domain."""
         points = as_points(points, self.domain)
+        if derivative:
+            return self._slopes(points[:, 0])
         if self.knots is not None:
             return _spline_rows(points, self.knots) @ self.coefficients
         if points.shape[1] == 1:
@@ -59,6 +61,15 @@ class MeanCurve:
             values[outside] = NearestNDInterpolator(self.grid, self.coefficients)(points[outside])
         return values
 
+    def _slopes(self, at: np.ndarray) -> np.ndarray:
+        if self.knots is not None:
+            return BSpline(self.knots[0], self.coefficients, SPLINE_DEGREE)(at, 1)
+        grid = self.grid[:, 0]
+        if len(grid) == 1:
+            return np.zeros((len(at), self.coefficients.shape[1]))
+        slopes = np.diff(self.coefficients, axis=0) / np.diff(grid)[:, None]
+        return slopes[np.clip(np.searchsorted(grid, at) - 1, 0, len(slopes) - 1)]
+
 
 def check_spread(points: np.ndarray) -> None:
     """Check that points (m, b) with m > b are not all on a line or a hyperplane, on which they have no linear interpolant."""
@@ -69,15 +80,17 @@ def check_spread(points: np.ndarray) -> None:
         )
 
 
-def fit_mean_curve(domain: np.ndarray, curve: np.ndarray, points: np.ndarray, values: np.ndarray) -> MeanCurve:
+def fit_mean_curve(
+    domain: np.ndarray, curve: np.ndarray, points: np.ndarray, values: np.ndarray, max_splines: int | None = None
+) -> MeanCurve:
     """Fit a mean and deviations of curves to observations: curve index (N,), points (N, b), values (N, q), NaN if missing.
 
-    The penalty on differences of coefficients of the mean is chosen by generalized cross validation. Complexity: O(N r² + n r² (r + d) + d³) per
+    The mean has at most `max_splines` splines per dimension; None is 25, or 8 if there are several dimensions. The penalty on differences of coefficients of the mean is chosen by generalized cross validation. Complexity: O(N r² + n r² (r + d) + d³) per
     iteration, for n curves and d and r splines of the mean and of deviations.
     """
     num_dims = len(domain)
     distinct = [len(np.unique(column)) for column in points.T]
-    most = MAX_SPLINES if num_dims == 1 else MAX_SPLINES_PER_DIMENSION
+    most = max_splines or (MAX_SPLINES if num_dims == 1 else MAX_SPLINES_PER_DIMENSION)
     counts = [int(np.clip(count // 2, SPLINE_DEGREE + 1, most)) for count in distinct]
     knots = [
         clamp_knots(place_knots(column, ends, count - SPLINE_DEGREE + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from tqdm import tqdm
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.storage.values import storable_record
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.functional import Dictionary, DictionaryKernel
 from ovkgp.inference import OperatorValuedGP, sample_hyperparameters
 from ovkgp.inference.algebra.dense import participation_ratio
@@ -24,6 +25,7 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.posteriors.curves import CurvePosterior
 from ovkgp.inference.posteriors.mixture import read_raw_draws, thin_draws
 from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.posteriors.ragged_curves import RaggedCurvePosterior
 from ovkgp.inference.stacking.candidates import default_candidates
 from ovkgp.inference.stacking.curve_candidates import (
     MAX_CURVES,
@@ -35,10 +37,11 @@ from ovkgp.inference.stacking.curve_candidates import (
     default_curve_candidates,
     held_out_densities,
 )
-from ovkgp.inference.stacking.curve_components import ComponentPosterior, ComponentState, fit_components
+from ovkgp.inference.stacking.curve_components import ComponentPosterior, ComponentState, fill_gaps, fit_components
 from ovkgp.inference.stacking.curve_mixture import CurveMixture
 from ovkgp.inference.stacking.shared_kernel import SharedPosterior, SharedState, fit_shared
 from ovkgp.inference.stacking.stack import MIN_WEIGHT, CandidateScore, stacking_weights
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import load_raw_state, raw_state
 
 OUTPUT_BASES = ("kernel", "pca", "shared")
@@ -46,9 +49,13 @@ KERNEL_OPTIONS = ("kernel", "task_kernel", "noise", "deviations", "hyperparamete
 """Options of `FunctionGPRegressor` that only the kernel model has."""
 RESTRICTING_OPTIONS = ("kernel", "task_kernel", "noise", "hyperparameters")  # with which "auto" is the kernel model
 MAX_KERNEL_POINTS = 1000  # values per curve beyond which "auto" has no kernel of the domain, if curves are complete
+MAX_FILLED_FRACTION = 0.05  # missing values up to which they are filled in for training, and for "pca" and "shared"
+MAX_FILLED_FRACTION_MANY_POINTS = 0.3  # the same for more than `MAX_KERNEL_POINTS` values per curve
+MAX_FILLED_FRACTION_OF_CURVE = 0.5  # missing values of one curve, likewise
 MIN_DEVIATION_POINTS = 3  # grid points below which deviations cannot be distinguished from noise
 MIN_COMPONENT_CURVES = 10  # curves below which "auto" has no principal components
 MIN_CURVE_SIZE = 1e-10  # standardized values below which all curves are equal
+MAX_MISSING_ENTRIES = 2000  # missing entries up to which many curves are conditioned on by their complete grid
 NUM_DRAWS = 200  # draws that are made before they are thinned
 
 for kind in (CurveCandidate, CurveData, ComponentState, SharedState):
@@ -86,20 +93,22 @@ class Candidate:
     log_density: np.ndarray | None
     report: FitReport
     make_parts: Callable
+    is_kernel: bool = False
 
 
 def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     """Train the candidates that the options of an estimator define, and mix them."""
     began, found = time.monotonic(), []
-    subset = data.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
-    jobs = _list_jobs(options, data, subset, has_groups)
+    complete = _fill_few_gaps(data)
+    subset = complete.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
+    jobs = _list_jobs(options, complete, subset, has_groups, torch.isnan(data.Y))
     for job in tqdm(jobs, disable=not options.verbose, unit="model", desc="training"):
         found.append(job())
         if found[-1].report is not None and found[-1].report.interrupted:
             break
     has_kernels = any(isinstance(job.args[-1], CurveCandidate) for job in jobs)
     if options.deviations == "auto" and has_kernels and found[0].log_density is not None:
-        found += [job() for job in _without_deviations(options, data, subset, has_groups, found)]
+        found += [job() for job in _without_deviations(options, complete, subset, has_groups, found)]
     weights = _weigh(found)
     scores = {one.name: _score(one, weight) for one, weight in zip(found, weights, strict=True)}
     kept = weights >= max(MIN_WEIGHT, 0.05 * weights.max())
@@ -109,13 +118,30 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
         parts += made
         part_weights += [weight / len(made)] * len(made)
         draws = own_draws if own_draws is not None and weight == weights[kept].max() else draws
+    if not any(isinstance(part, KernelPart) for part in parts):
+        parts, part_weights = _add_derivative_parts(found, parts, part_weights)
     part_weights = np.array(part_weights) / np.sum(part_weights)
     fitted = restore_curves(parts, part_weights, data)
     report = replace(found[int(np.argmax(weights))].report, seconds=time.monotonic() - began, num_rows=len(data.X))
     fitted.scores, fitted.report, fitted.draws = scores, report, draws
+    if report.converged is False and not report.interrupted:
+        warnings.warn(
+            f"Training of the model with the largest weight {report.messages[0]}; the best hyperparameters so far are kept. Compare `scores_` and held-out errors with a simpler kernel, deviations=False or fewer channels.",
+            FitWarning,
+            stacklevel=4,
+        )
     if fitted.gp is not None:
         fitted.gp.fit_report_ = report
     return fitted
+
+
+def _add_derivative_parts(found: list[Candidate], parts: list, weights: list) -> tuple[list, list]:
+    """Add the best candidate with a kernel of the domain, if there is one, with weight 0: it predicts derivatives."""
+    known = [one for one in found if one.is_kernel and one.log_density is not None]
+    if not known:
+        return parts, weights
+    made, _ = max(known, key=lambda one: np.nanmean(one.log_density)).make_parts()
+    return parts + made, weights + [0.0] * len(made)
 
 
 def restore_curves(parts: list, weights: np.ndarray, data: CurveData) -> FittedCurves:
@@ -128,8 +154,8 @@ def restore_curves(parts: list, weights: np.ndarray, data: CurveData) -> FittedC
             continue
         gp = part.candidate.make_gp(data)
         load_raw_state(gp, part.state)
-        posterior = gp.condition(data.X, data.Y)
-        components.append(CurvePosterior(posterior, posterior.conditioning.model.noise))
+        posterior, component = condition_curves(gp, data)
+        components.append(component)
         if best is None or weight > best[0]:
             best = weight, gp, posterior
     gp, posterior = (None, None) if best is None else best[1:]
@@ -146,8 +172,27 @@ def list_kernel_options(options, *names: str) -> list[str]:
     ]
 
 
-def _list_jobs(options, data: CurveData, subset: CurveData, has_groups: bool) -> list:
-    """Return functions that train each candidate."""
+def condition_curves(gp: OperatorValuedGP, data: CurveData) -> tuple[Posterior | None, CurvePosterior]:
+    """Condition a model on curves: a posterior on the grid, None for many values with many gaps, and one at any points."""
+    num_missing = int(torch.isnan(data.Y).sum())
+    if num_missing > MAX_MISSING_ENTRIES and data.Y.numel() - num_missing > MAX_DENSE_ENTRIES:
+        return None, RaggedCurvePosterior(gp.requires_grad_(False), data.X, data.Y)
+    posterior = gp.condition(data.X, data.Y)
+    return posterior, CurvePosterior(posterior, posterior.conditioning.model.noise)
+
+
+def _fill_few_gaps(data: CurveData) -> CurveData:
+    """Fill in missing values if they are few: hyperparameters and weights are then those of complete curves."""
+    missing = torch.isnan(data.Y)
+    largest = MAX_FILLED_FRACTION if data.Y.shape[1] <= MAX_KERNEL_POINTS else MAX_FILLED_FRACTION_MANY_POINTS
+    are_few = 0 < missing.double().mean() <= largest and missing.double().mean(1).max() <= MAX_FILLED_FRACTION_OF_CURVE
+    if not are_few or len(data.X) < MIN_COMPONENT_CURVES:
+        return data
+    return replace(data, Y=torch.from_numpy(fill_gaps(data.Y.numpy())))
+
+
+def _list_jobs(options, data: CurveData, subset: CurveData, has_groups: bool, missing: torch.Tensor) -> list:
+    """Return functions that train each candidate; `missing` are entries of the data that were imputed."""
     basis, is_large = options.output_basis, data.Y.shape[1] > MAX_KERNEL_POINTS
     if has_groups and options.hyperparameters == "fixed":
         raise OptionError('groups is not supported with hyperparameters="fixed". Use hyperparameters="evidence".')
@@ -166,7 +211,7 @@ def _list_jobs(options, data: CurveData, subset: CurveData, has_groups: bool) ->
         jobs.append(partial(_train_components, options, data, subset))
     if basis == "shared" or is_auto:
         shared = default_candidates() if basis == "shared" or is_large else default_candidates()[-1:]
-        jobs += [partial(_train_shared, options, data, subset, one) for one in shared]
+        jobs += [partial(_train_shared, missing, data, subset, one) for one in shared]
     return jobs
 
 
@@ -217,7 +262,7 @@ def _train_kernel(options, data: CurveData, subset: CurveData, candidate: CurveC
         load_raw_state(on_subset, raw_state(gp))
         log_density = held_out_densities(on_subset, subset)[0]
     report = gp.fit_report_ or _no_training()
-    return Candidate(candidate.name, log_density, report, partial(_kernel_parts, options, subset, candidate, gp))
+    return Candidate(candidate.name, log_density, report, partial(_kernel_parts, options, subset, candidate, gp), True)
 
 
 def _kernel_parts(options, subset: CurveData, candidate: CurveCandidate, gp) -> tuple[list, object]:
@@ -253,10 +298,12 @@ def _train_components(options, data: CurveData, subset: CurveData) -> Candidate:
     return Candidate("principal components", log_density, found.report, lambda: ([found.posterior.state], None))
 
 
-def _train_shared(options, data: CurveData, subset: CurveData, candidate) -> Candidate:
+def _train_shared(missing: torch.Tensor, data: CurveData, subset: CurveData, candidate) -> Candidate:
     if not data.is_complete:
-        raise OptionError('output_basis="shared" needs complete curves. Use output_basis="kernel" or "pca".')
-    found = fit_shared(data, candidate)
+        raise OptionError(
+            'output_basis="shared" needs complete curves, or few missing values. Use output_basis="kernel" or "pca".'
+        )
+    found = fit_shared(data, candidate, missing)
     log_density = _on_subset(found.log_density, data, subset)
     return Candidate(
         f"{candidate.name}, shared by all points", log_density, found.report, lambda: ([found.state], None)
@@ -280,12 +327,9 @@ def _impute(options, data: CurveData) -> CurveData:
     part = KernelPart(candidate, raw_state(gp))
     model = candidate.make_gp(data)
     load_raw_state(model, part.state)
-    posterior = model.condition(data.X, data.Y)
-    curves = CurvePosterior(posterior, posterior.conditioning.model.noise)
+    _, curves = condition_curves(model, data)
     with torch.no_grad():
-        fitted = curves.moments(data.X, data.tasks, "none")[0]
-        smooth = curves.deviation_at(data.tasks)
-        fitted = fitted if smooth is None else fitted + posterior.solver.alpha @ smooth
+        fitted = curves.moments(data.X, data.tasks, "none")[0] + curves.deviation_means(data.Y)
     return replace(data, Y=torch.where(torch.isnan(data.Y), fitted, data.Y))
 
 

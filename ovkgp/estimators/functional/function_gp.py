@@ -80,8 +80,9 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         Model of the curves. "kernel" is the model above. "pca" has one Gaussian process per principal component, each with its own
         lengthscales, and adds the truncation error to the variance. "shared" gives all grid points one kernel of the inputs, for
         emulators with thousands of outputs. A dictionary of `ovkgp.functional` is a fixed basis, k_Θ(θ, θ') = φ(θ)ᵀBφ(θ').
-        "auto" mixes "kernel" and, for complete curves, "pca" and "shared"; beyond 1000 values per curve only the latter two.
-        Given `kernel`, `task_kernel`, `noise` or `hyperparameters`, "auto" is "kernel", since the others do not have these options.
+        "auto" mixes "kernel" and, for complete curves or few missing values, "pca" and "shared"; beyond 1000 values per curve only
+        the latter two, which do not predict derivatives. Given `kernel`, `task_kernel`, `noise` or `hyperparameters`, "auto" is
+        "kernel", since the others do not have these options.
     kernel : {"auto", "matern52", "rbf", "rq", …} or Kernel, default="auto"
         Kernel k_X of the inputs, with a linear term and one lengthscale per input if it is given by name. "auto" mixes models with
         Matérn and rational quadratic kernels.
@@ -90,7 +91,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
     deviations : {"auto"} or bool, default="auto"
         Whether curves deviate smoothly from f. "auto" mixes models with and without.
     noise : {"constant", "varying"} or float, default="constant"
-        White noise; "varying" lets its variance vary smoothly along the domain. A number is a fixed variance.
+        White noise; "varying" lets its variance, not that of f, vary smoothly along the domain. A number is a fixed variance.
     hyperparameters : {"evidence", "laplace", "svi", "nuts", "fixed"}, default="evidence"
         How hyperparameters are inferred: at the mode ("evidence"), or averaged over draws of their posterior. "fixed" uses given
         kernels and noise in original units, without centering. Those of principal components are always averaged where draws are
@@ -124,8 +125,12 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
     Notes
     -----
     On a grid of m points the covariance is K_X ⊗ K_Θ + I ⊗ (K'_Θ + σ²I): O(n³ + m³ + nm(n + m)) for complete curves, O(N³) for N ≤ 5000
-    observed values of incomplete ones, conjugate gradients beyond. Hyperparameters are trained on at most 300 curves and 120
-    points. Curves are not aligned (registered).
+    observed values of incomplete ones. Beyond, with more than 2000 missing values, f is expanded in r ≤ 250 functions of the domain: O(Σ m_i³ + n r²)
+    for curves of m_i values; variances then use the 3000 weights of these functions with the largest prior influence. Up to 5 % missing values (30 %
+    beyond 1000 values per curve) are imputed by principal components for training, and count as observed in "pca" and "shared", whose bands do not have the
+    error of the imputation. Hyperparameters are trained on at most 300 curves and 120 points. One-dimensional grids whose largest
+    spacing exceeds 5 times the median are warped by the ranks of their points. Between grid points, "pca" and "shared" interpolate by
+    kriging, with its error. Curves are not aligned (registered).
 
     Examples
     --------
@@ -241,8 +246,11 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             self.output_names_, self._has_names, self._is_flat = curves.names, curves.has_names, curves.format.is_flat
             self.n_outputs_ = len(self.output_names_)
             is_fixed = self.hyperparameters == "fixed"
-            make_scaling = CurveScaling.identity if is_fixed else CurveScaling.of
-            self.scaling_ = make_scaling(inputs.table, curves.points, curves.values)
+            arrays = inputs.table, curves.points, curves.values
+            has_units = isinstance(self.task_kernel, Kernel) or isinstance(self.output_basis, Dictionary)
+            self.scaling_ = (
+                CurveScaling.identity(*arrays) if is_fixed else CurveScaling.of(*arrays, can_warp=not has_units)
+            )
             self._data = CurveData(
                 inputs.add_groups(self.scaling_.inputs(inputs.table)),
                 self.scaling_.standardize(curves.values, curves.points),
@@ -312,7 +320,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             return self._shape(self.scaling_.values(self.mixture_.mean(X, tasks, derivative), points, derivative), grid)
         found = self.mixture_.predict(X, tasks, noise=bool(noise), derivative=derivative)
         mean = self._shape(self.scaling_.values(found.mean, points, derivative), grid)
-        return mean, self._shape(self.scaling_.std(found.std, derivative), grid)
+        return mean, self._shape(self.scaling_.std(found.std, derivative, points), grid)
 
     def predict_interval(
         self, X, level=0.9, simultaneous=False, grid=None, noise=True, derivative=0, groups=None, random_state=0
@@ -448,7 +456,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
 
         mean = self.scaling_.values(prediction.mean, points).reshape(len(X), -1)
         std = self.scaling_.std(prediction.std).reshape(len(X), -1)
-        return PredictiveDistribution(mean, std, cdf, cdf, len(self.weights_) == 1, log_density)
+        return PredictiveDistribution(mean, std, cdf, cdf, len(self.mixture_.weights) == 1, log_density)
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
         """Predict mean, standard deviation and quantiles of each point and channel at X (k, d), on `grid_` or another grid."""

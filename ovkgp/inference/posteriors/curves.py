@@ -42,6 +42,8 @@ class CurvePosterior:
     Values of curves are (m, M·q): point by point for q channels.
     """
 
+    has_derivatives = True
+
     def __init__(self, posterior: ExactPosterior, noise: CurveNoise):
         self.posterior, self.noise = posterior, noise
         kernel = posterior.process.kernel
@@ -67,6 +69,12 @@ class CurvePosterior:
             return 0.0
         channels = None if self.noise.channel_matrix is None else self.noise.channel_matrix().diagonal()
         return _diagonal(self.noise.deviation, tasks, derivative, channels)
+
+    @torch.no_grad()
+    def deviation_means(self, Y: Tensor) -> Tensor | float:
+        """Return the expectations (n, p·q) of the deviations of the training curves Y on the grid; 0 if there are none."""
+        smooth = self.deviation_at(self.tasks)
+        return 0.0 if smooth is None else self.posterior.solver.alpha @ smooth
 
     def white_at(self, tasks: Tensor) -> Tensor:
         """Return the white variances (M·q,) of a new curve at points (M, t)."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.interpolate import CubicSpline, RBFInterpolator, interp1d
 from torch import Tensor
 
 from ovkgp.inference.algebra.dense import gaussian_log_density
@@ -22,12 +21,13 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import draw_folds
 from ovkgp.inference.stacking.candidates import default_candidates
 from ovkgp.inference.stacking.curve_candidates import CurveData
+from ovkgp.inference.stacking.domain_kriging import InterpolatedCurves
 from ovkgp.inference.stacking.stack import StackPosterior, fit_stack
 
 EXPLAINED_VARIANCE, MAX_COMPONENTS = 0.995, 12
 MAX_COMPONENTS_MANY, MANY_CURVES = 4, 1000  # fewer components of many curves, whose processes take long to train
+MAX_FILL_ITERATIONS = 50  # of components and missing values
 MIN_RELATIVE_WHITE = 1e-8  # white variance relative to the variance of the curves
-MIN_SPLINE_POINTS = 4
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,16 @@ class ComponentState:
     correlation: np.ndarray
 
 
-class ComponentPosterior:
-    """Posterior of curves in the basis of principal components (d, g·q); a component of a `CurveMixture`."""
+class ComponentPosterior(InterpolatedCurves):
+    """Posterior of curves in the basis of principal components (d, g·q); a component of a `CurveMixture`.
+
+    Between the points of the grid, f and the deviations of curves have the error variances of their interpolation by kriging.
+    """
 
     def __init__(self, state: ComponentState, data: CurveData, stack: StackPosterior | None = None):
         self.state, self.tasks, self.num_channels = state, data.tasks, data.num_channels
+        self.X, missing = data.X, torch.isnan(data.Y).numpy()
+        self.curves = np.where(missing, (state.targets * state.scale) @ state.components, data.Y.numpy())
         if stack is None:
             scores = Observations(data.X, torch.as_tensor(state.targets))
             stack = StackPosterior.of_states(state.candidates, state.states, state.weights, scores, state.correlation)
@@ -60,54 +65,59 @@ class ComponentPosterior:
         """Mean log evidence of the scores."""
         return self.stack.log_evidence
 
-    def _basis(self, rows: np.ndarray, tasks: Tensor, derivative: int) -> Tensor:
-        """Return functions on the grid (r, g·q) at other points, (M·q, r)."""
-        return interpolate_functions(rows, self.tasks, tasks, derivative)
+    def fitted_curves(self) -> np.ndarray:
+        """Return the means of f (n, g·q) at the training inputs."""
+        mean = self.stack.predict(self.X, "diag", noise=False).mean.numpy()
+        return (mean * self.state.scale) @ self.state.components
 
     @torch.no_grad()
-    def moments(self, X: Tensor, tasks: Tensor, form: str, derivative: int = 0) -> tuple[Tensor, Tensor | None]:
+    def moments(self, X: Tensor, tasks: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         """Compute mean (m, M·q) and covariance of Σ_l φ_l s_l: "none", "diag" or "output"."""
-        basis, scale = self._basis(self.state.components, tasks, derivative), torch.from_numpy(self.state.scale)
+        basis, scale = self.at(self.state.components, tasks), torch.from_numpy(self.state.scale)
         found = self.stack.predict(X, "diag", noise=False)
         mean = (found.mean * scale) @ basis.mT
         if form == "none":
             return mean, None
         variances = (found.std * scale).square()
         if form == "diag":
-            return mean, variances @ basis.square().mT
-        return mean, (basis * variances.unsqueeze(1)) @ basis.mT
+            variances = variances @ basis.square().mT
+            return mean, variances + self.error(tasks, 0, "variances")
+        covariance = (basis * variances.unsqueeze(1)) @ basis.mT
+        return mean, covariance + self.error(tasks, 0, "covariance")
 
-    def _deviation_root(self, tasks: Tensor, derivative: int) -> Tensor:
+    def _deviation_root(self, tasks: Tensor) -> Tensor:
         noise = self.stack.noise.diagonal().sqrt() * torch.from_numpy(self.state.scale)
-        basis = self._basis(self.state.components, tasks, derivative) * noise
-        return torch.cat([basis, self._basis(self.state.residual, tasks, derivative)], 1)
+        basis = self.at(self.state.components, tasks) * noise
+        return torch.cat([basis, self.at(self.state.residual, tasks)], 1)
 
-    def deviation_at(self, tasks: Tensor, derivative: int = 0) -> Tensor:
+    def deviation_at(self, tasks: Tensor) -> Tensor:
         """Return the covariance (M·q, M·q) of the deviations of a new curve: noise of the scores and truncation error."""
-        root = self._deviation_root(tasks, derivative)
-        return root @ root.mT
+        root = self._deviation_root(tasks)
+        covariance = root @ root.mT
+        return covariance + self.error(tasks, 1, "covariance")
 
-    def deviation_variances_at(self, tasks: Tensor, derivative: int = 0) -> Tensor:
+    def deviation_variances_at(self, tasks: Tensor) -> Tensor:
         """Return the diagonal (M·q,) of `deviation_at`."""
-        return self._deviation_root(tasks, derivative).square().sum(1)
+        variances = self._deviation_root(tasks).square().sum(1)
+        return variances + self.error(tasks, 1, "variances")
 
     def white_at(self, tasks: Tensor) -> Tensor:
         """Return the white variances (M·q,) of a new curve."""
         return torch.full((len(tasks) * self.num_channels,), self.state.white, dtype=torch.float64)
 
-    def sample(self, X: Tensor, tasks: Tensor, k: int, *, derivative: int = 0, random_state=None) -> Tensor:
+    def sample(self, X: Tensor, tasks: Tensor, k: int, *, random_state=None) -> Tensor:
         """Draw k joint samples (k, m, M·q) of Σ_l φ_l s_l."""
         scores = self.stack.sample(X, k, noise=False, random_state=random_state)
-        basis = self._basis(self.state.components, tasks, derivative)
-        return (scores * torch.from_numpy(self.state.scale)) @ basis.mT
+        found = (scores * torch.from_numpy(self.state.scale)) @ self.at(self.state.components, tasks).mT
+        return found + self.draw_errors(X, tasks, k, random_state)
 
     def sample_functions(self, k: int, *, random_state=None):
-        """Draw k random functions, as `CurvePosterior.sample_functions` does."""
+        """Draw k random functions, as `CurvePosterior.sample_functions` does, without the error of interpolation."""
         draws, scale = self.stack.sample_functions(k, random_state=random_state), torch.from_numpy(self.state.scale)
 
         def evaluate(X: Tensor, tasks: Tensor, index: Tensor) -> Tensor:
             scores = draws._evaluate(X, index)
-            return (scores * scale) @ self._basis(self.state.components, tasks, 0).mT
+            return (scores * scale) @ self.at(self.state.components, tasks).mT
 
         return evaluate
 
@@ -165,6 +175,32 @@ def _count_components(s: np.ndarray, num_components: int | None, largest: int) -
     return min(int(np.searchsorted(fraction, EXPLAINED_VARIANCE)) + 1, largest, rank)
 
 
+def fill_gaps(Y: np.ndarray) -> np.ndarray:
+    """Fill in missing values (n, p) by a probabilistic principal-component model of the curves, with its mean.
+
+    Components are those of the filled curves, and scores their expectations given the observed values of a curve; both are iterated. O(n² p)
+    per iteration.
+    """
+    missing = np.isnan(Y)
+    center = np.nan_to_num(np.nanmean(np.where(missing.all(0), 0.0, Y), 0))
+    filled = np.where(missing, 0.0, Y - center)
+    rows = np.flatnonzero(missing.any(1))
+    for _ in range(MAX_FILL_ITERATIONS):
+        _, s, Vt = np.linalg.svd(filled, full_matrices=False)
+        d = _count_components(s, None, MAX_COMPONENTS)
+        white = max(np.square(s[d:]).sum() / filled.size, 1e-10 * np.square(s).sum() / filled.size, 1e-300)
+        prior, change = white * len(Y) / np.maximum(np.square(s[:d]), 1e-300), 0.0
+        for i in rows:
+            basis = Vt[:d, ~missing[i]]
+            scores = np.linalg.solve(basis @ basis.T + np.diag(prior), basis @ filled[i, ~missing[i]])
+            found = scores @ Vt[:d, missing[i]]
+            change = max(change, float(np.abs(found - filled[i, missing[i]]).max()))
+            filled[i, missing[i]] = found
+        if change <= 1e-4 * max(s[0] / math.sqrt(filled.size), 1e-300):
+            break
+    return np.where(missing, filled + center, Y)
+
+
 def _truncation_error(Y: np.ndarray, s: np.ndarray, Vt: np.ndarray, d: int) -> tuple[np.ndarray, float]:
     """Return the rows (r, g·q) of a root of the covariance of the residuals of d components, and a white variance.
 
@@ -190,26 +226,3 @@ def _truncation_error(Y: np.ndarray, s: np.ndarray, Vt: np.ndarray, d: int) -> t
     ratio = np.sqrt(target / np.where(size > 0, size, 1.0))
     limit = 10 * np.median(ratio)  # where training residuals vanish
     return rows * np.minimum(ratio, limit), white
-
-
-def interpolate_functions(rows: np.ndarray, grid: Tensor, tasks: Tensor, derivative: int = 0) -> Tensor:
-    """Return functions with values (r, g·q) on a grid (g, t) at points (M, t), (M·q, r); exact on the grid itself."""
-    if derivative == 0 and tasks.shape == grid.shape and torch.equal(tasks, grid):
-        return torch.from_numpy(rows.T.copy())
-    values = rows.T.reshape(len(grid), -1)  # (g, q·r)
-    return torch.from_numpy(_interpolate(grid.numpy(), values, tasks.numpy(), derivative).reshape(-1, len(rows)))
-
-
-def _interpolate(grid: np.ndarray, values: np.ndarray, points: np.ndarray, derivative: int) -> np.ndarray:
-    """Interpolate values (g, c) on a grid (g, t) at points (M, t)."""
-    if grid.shape[1] > 1:
-        return RBFInterpolator(grid, values, kernel="linear", neighbors=min(50, len(grid)))(points)
-    if len(grid) == 1:
-        return np.repeat(values if derivative == 0 else 0 * values, len(points), 0)
-    x, at = grid[:, 0], points[:, 0]
-    if len(grid) >= MIN_SPLINE_POINTS:
-        return CubicSpline(x, values)(at, derivative)
-    if derivative:
-        slopes = np.diff(values, axis=0) / np.diff(x)[:, None]
-        return slopes[np.clip(np.searchsorted(x, at) - 1, 0, len(slopes) - 1)]
-    return interp1d(x, values, axis=0, fill_value="extrapolate")(at)

@@ -1,7 +1,8 @@
 """Weighted mixture of models of curves, in standardized units: predictions, joint draws, bands and continued curves.
 
-A component has `moments(X, tasks, form, derivative)` of f, `deviation_at(tasks, derivative)`, the covariance of the smooth deviations of
-a new curve from f, `white_at(tasks)`, the variances of its white noise, and `sample(X, tasks, k, derivative, random_state)` of f.
+A component has `moments(X, tasks, form)` of f, `deviation_at(tasks)`, the covariance of the smooth deviations of a new curve from f,
+`white_at(tasks)`, the variances of its white noise, and `sample(X, tasks, k, random_state)` of f. Those with a kernel of the domain
+(`has_derivatives`) take an argument `derivative`; derivatives are predicted by them alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.checks import as_seed
+from ovkgp.exceptions import OptionError
 from ovkgp.inference.algebra.dense import gaussian_log_density, psd_root, safe_cholesky
 from ovkgp.inference.posteriors.mixture import DrawAllocation
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
@@ -23,36 +25,56 @@ COVARIANCE_CHUNK_ENTRIES = 8_000_000  # entries of the covariances of one chunk 
 
 
 class CurveMixture:
-    """Mixture Σ_k w_k p_k of models of curves with weights (K,) that sum to one."""
+    """Mixture Σ_k w_k p_k of models of curves with weights (K,) that sum to one.
+
+    Components with weight 0 predict derivatives, if no other component can.
+    """
 
     def __init__(self, components: Sequence, weights: np.ndarray):
-        self.components, self.weights = list(components), np.asarray(weights, dtype=np.float64)
+        weights = np.asarray(weights, dtype=np.float64)
+        self._smooth = [(one, w) for one, w in zip(components, weights, strict=True) if one.has_derivatives]
+        self.components = [one for one, weight in zip(components, weights, strict=True) if weight > 0]
+        self.weights = weights[weights > 0]
+
+    def _for(self, derivative: int) -> CurveMixture:
+        """Return the mixture of the components that can predict derivatives of an order."""
+        if derivative == 0 or all(one.has_derivatives for one in self.components):
+            return self
+        if not self._smooth:
+            raise OptionError(
+                'derivative=1 is not supported by models that know curves on their grid only. Use output_basis="kernel".'
+            )
+        components, weights = zip(*self._smooth, strict=True)
+        weights = np.array(weights) if sum(weights) > 0 else np.ones(len(weights))
+        return CurveMixture(components, weights / weights.sum())
 
     @torch.no_grad()
     def predict(self, X: Tensor, tasks: Tensor, *, noise: bool, derivative: int = 0) -> MixturePrediction:
         """Predict each value (m, M·q) of a new curve, or of f, at inputs X (m, d) and points (M, t)."""
+        mixture = self._for(derivative)
         return MixturePrediction(
-            (self._marginal(one, X, tasks, noise, derivative) for one in self.components), self.weights
+            (self._marginal(one, X, tasks, noise, derivative) for one in mixture.components), mixture.weights
         )
 
     def mean(self, X: Tensor, tasks: Tensor, derivative: int = 0) -> Tensor:
         """Return the mean (m, M·q)."""
-        means = torch.stack([one.moments(X, tasks, "none", derivative)[0] for one in self.components])
-        return torch.tensordot(torch.from_numpy(self.weights), means, 1)
+        mixture, order = self._for(derivative), _order(derivative)
+        means = torch.stack([one.moments(X, tasks, "none", **order)[0] for one in mixture.components])
+        return torch.tensordot(torch.from_numpy(mixture.weights), means, 1)
 
     @staticmethod
     def _marginal(component, X: Tensor, tasks: Tensor, noise: bool, derivative: int) -> Prediction:
-        mean, variance = component.moments(X, tasks, "diag", derivative)
+        mean, variance = component.moments(X, tasks, "diag", **_order(derivative))
         if noise:
-            variance = variance + component.deviation_variances_at(tasks, derivative)
+            variance = variance + component.deviation_variances_at(tasks, **_order(derivative))
             variance = variance if derivative else variance + component.white_at(tasks)
         return Prediction(mean, variance, "diag")
 
     def _joint(self, component, X: Tensor, tasks: Tensor, noise: bool, derivative: int) -> tuple[Tensor, Tensor]:
         """Return mean (m, M·q) and covariance (m, M·q, M·q) of each curve."""
-        mean, covariance = component.moments(X, tasks, "output", derivative)
+        mean, covariance = component.moments(X, tasks, "output", **_order(derivative))
         if noise:
-            smooth = component.deviation_at(tasks, derivative)
+            smooth = component.deviation_at(tasks, **_order(derivative))
             covariance = covariance if smooth is None else covariance + smooth
             covariance = covariance if derivative else covariance + torch.diag_embed(component.white_at(tasks))
         return mean, covariance
@@ -62,13 +84,14 @@ class CurveMixture:
         self, X: Tensor, tasks: Tensor, k: int, *, noise: bool, derivative: int = 0, random_state=None
     ) -> Tensor:
         """Draw k joint samples (k, m, M·q) of new curves, or of f, at all inputs together."""
-        allocation = DrawAllocation(k, len(self.components), random_state, self.weights)
+        mixture = self._for(derivative)
+        allocation = DrawAllocation(k, len(mixture.components), random_state, mixture.weights)
         found = None
         for index, rows in allocation.rows.items():
-            component, seeds = self.components[index], spawn_seeds(allocation.seeds[index], 3)
-            draws = component.sample(X, tasks, len(rows), derivative=derivative, random_state=seeds[0])
+            component, seeds = mixture.components[index], spawn_seeds(allocation.seeds[index], 3)
+            draws = component.sample(X, tasks, len(rows), random_state=seeds[0], **_order(derivative))
             if noise:
-                smooth = component.deviation_at(tasks, derivative)
+                smooth = component.deviation_at(tasks, **_order(derivative))
                 if smooth is not None:
                     draws = draws + draw_normal(tuple(draws.shape), seeds[1], X) @ psd_root(smooth).mT
                 if not derivative:
@@ -106,14 +129,15 @@ class CurveMixture:
         The factor is the quantile of max_θ |y(θ) − mean(θ)| / std(θ) over draws of the curve of each input.
         """
         seed = as_seed(random_state)
-        allocation = DrawAllocation(NUM_BAND_DRAWS, len(self.components), seed, self.weights)
+        mixture = self._for(derivative)
+        allocation = DrawAllocation(NUM_BAND_DRAWS, len(mixture.components), seed, mixture.weights)
         total = self.predict(X, tasks, noise=noise, derivative=derivative)
         mean, std, factors = total.mean, total.std, []
         size = max(COVARIANCE_CHUNK_ENTRIES // mean.shape[1] ** 2, 1)
         for part in torch.arange(len(X)).split(size):
             largest = mean.new_empty(NUM_BAND_DRAWS, len(part))
             for index, rows in allocation.rows.items():
-                center, covariance = self._joint(self.components[index], X[part], tasks, noise, derivative)
+                center, covariance = self._joint(mixture.components[index], X[part], tasks, noise, derivative)
                 scores = draw_normal((len(rows), mean.shape[1]), allocation.seeds[index], X)
                 roots = _batch_root(covariance)
                 for i, row in enumerate(part.tolist()):
@@ -183,6 +207,11 @@ class RowMixturePrediction:
     def std(self) -> Tensor:
         """Standard deviation (m, p)."""
         return (self.weights * (self.variances + (self.means - self.mean).square())).sum(0).sqrt()
+
+
+def _order(derivative: int) -> dict[str, int]:
+    """Return the argument of components for the order of a derivative, which some do not take."""
+    return {"derivative": derivative} if derivative else {}
 
 
 def _batch_root(matrices: Tensor) -> Tensor:

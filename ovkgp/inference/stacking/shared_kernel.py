@@ -25,7 +25,8 @@ from ovkgp.inference.posteriors.curves import ScalarFeatures
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
 from ovkgp.inference.stacking.candidates import IndependentCandidate
 from ovkgp.inference.stacking.curve_candidates import CurveData
-from ovkgp.inference.stacking.curve_components import MIN_RELATIVE_WHITE, interpolate_functions
+from ovkgp.inference.stacking.curve_components import MIN_RELATIVE_WHITE
+from ovkgp.inference.stacking.domain_kriging import InterpolatedCurves
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
 from ovkgp.inference.training.numpy_density import NumpyDensity, solve_and_invert
 
@@ -88,21 +89,27 @@ def effective_outputs(Y: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class SharedState:
-    """Candidate and raw draws (its mode) from which a `SharedPosterior` is computed again."""
+    """Candidate, raw draws (its mode) and imputed values (k,) from which a `SharedPosterior` is computed again."""
 
     candidate: IndependentCandidate
     draws: Draws
+    imputed: np.ndarray | None = None
 
 
-class SharedPosterior:
-    """Posterior of curves with one kernel of the inputs for all points; a component of a `CurveMixture`."""
+class SharedPosterior(InterpolatedCurves):
+    """Posterior of curves with one kernel of the inputs for all points; a component of a `CurveMixture`.
+
+    Between the points of the grid, f and the deviations of curves have the error variances of their interpolation by kriging.
+    """
 
     def __init__(self, state: SharedState, data: CurveData):
         self.state, self.tasks, self.num_channels = state, data.tasks, data.num_channels
         problem = SharedProblem(state.candidate.make_template(data.X.shape[1], False), data.X)
         self.problem, self.kernel, self.theta = problem, problem.kernel, np.asarray(state.draws.thetas[0])
         self.nugget = float(problem.noise.variances(self.theta)[0][0])
-        Y = data.Y.numpy()
+        self.curves = Y = data.Y.numpy().copy()
+        if data.is_complete is False:
+            Y[np.isnan(Y)] = state.imputed
         C = np.array(self.kernel.matrix(self.theta)[0])
         C.flat[:: len(C) + 1] += self.nugget
         self.chol = cholesky(C, lower=True)
@@ -132,35 +139,40 @@ class SharedPosterior:
         explained = np.square(solve_triangular(self.chol, cross.T, lower=True)).sum(0)
         return cross, np.maximum(prior - explained, 0.0)
 
-    def _functions(self, rows: np.ndarray, tasks: Tensor, derivative: int) -> Tensor:
-        return interpolate_functions(rows, self.tasks, tasks, derivative)
+    def fitted_curves(self) -> np.ndarray:
+        """Return the means of f (n, g·q) at the training inputs."""
+        return self.curves - self.nugget * self.alpha
 
     @torch.no_grad()
-    def moments(self, X: Tensor, tasks: Tensor, form: str, derivative: int = 0) -> tuple[Tensor, Tensor | None]:
+    def moments(self, X: Tensor, tasks: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         """Compute mean (m, M·q) and covariance of f: "none", "diag" or "output"."""
         cross, variance = self._inputs(X)
-        mean = torch.from_numpy(cross) @ self._functions(self.alpha, tasks, derivative).mT
+        mean = torch.from_numpy(cross) @ self.at(self.alpha, tasks).mT
         if form == "none":
             return mean, None
-        root, variance = self._functions(self.root, tasks, derivative), torch.from_numpy(variance)
+        root, variance = self.at(self.root, tasks), torch.from_numpy(variance)
         if form == "diag":
-            return mean, variance.unsqueeze(-1) * root.square().sum(1)
-        return mean, variance[:, None, None] * (root @ root.mT)
+            variances = variance.unsqueeze(-1) * root.square().sum(1)
+            return mean, variances + self.error(tasks, 0, "variances")
+        covariance = variance[:, None, None] * (root @ root.mT)
+        return mean, covariance + self.error(tasks, 0, "covariance")
 
-    def deviation_at(self, tasks: Tensor, derivative: int = 0) -> Tensor:
+    def deviation_at(self, tasks: Tensor) -> Tensor:
         """Return the covariance g Σ (M·q, M·q) of the deviations of a new curve."""
-        root = self._functions(self.root, tasks, derivative)
-        return self.nugget * (root @ root.mT)
+        root = self.at(self.root, tasks)
+        covariance = self.nugget * (root @ root.mT)
+        return covariance + self.error(tasks, 1, "covariance")
 
-    def deviation_variances_at(self, tasks: Tensor, derivative: int = 0) -> Tensor:
+    def deviation_variances_at(self, tasks: Tensor) -> Tensor:
         """Return the diagonal (M·q,) of `deviation_at`."""
-        return self.nugget * self._functions(self.root, tasks, derivative).square().sum(1)
+        variances = self.nugget * self.at(self.root, tasks).square().sum(1)
+        return variances + self.error(tasks, 1, "variances")
 
     def white_at(self, tasks: Tensor) -> Tensor:
         """Return the white variances (M·q,) of a new curve, of the order of rounding errors."""
         return torch.full((len(tasks) * self.num_channels,), self.white, dtype=torch.float64)
 
-    def sample(self, X: Tensor, tasks: Tensor, k: int, *, derivative: int = 0, random_state=None) -> Tensor:
+    def sample(self, X: Tensor, tasks: Tensor, k: int, *, random_state=None) -> Tensor:
         """Draw k joint samples (k, m, M·q) of f. O(m³ + k m n (m + M))."""
         points, theta = X.numpy(), self.theta[None]
         cross = self._inputs(X)[0]
@@ -169,12 +181,16 @@ class SharedPosterior:
         over_inputs = psd_root(covariance)
         generator = np.random.default_rng(random_state)
         scores = torch.from_numpy(generator.standard_normal((k, len(points), len(self.root))))
-        mean = torch.from_numpy(cross) @ self._functions(self.alpha, tasks, derivative).mT
-        return mean + over_inputs @ scores @ self._functions(self.root, tasks, derivative).mT
+        mean = torch.from_numpy(cross) @ self.at(self.alpha, tasks).mT
+        found = mean + over_inputs @ scores @ self.at(self.root, tasks).mT
+        return found + self.draw_errors(X, tasks, k, random_state)
 
     @torch.no_grad()
     def sample_functions(self, k: int, *, random_state=None):
-        """Draw k random functions, as `CurvePosterior.sample_functions` does: one process for each row of a root of Σ."""
+        """Draw k random functions, as `CurvePosterior.sample_functions` does: one process for each row of a root of Σ.
+
+        They are without the error of interpolation between the points of the grid.
+        """
         seeds, n = spawn_seeds(random_state, 3), len(self.root)
         kernel = self.problem.kernel_at(self.theta)
         features = ScalarFeatures(kernel, self.problem.X.shape[1], seeds[0])
@@ -188,8 +204,8 @@ class SharedPosterior:
         def evaluate(X: Tensor, tasks: Tensor, index: Tensor) -> Tensor:
             cross = torch.from_numpy(self._inputs(X)[0])
             paths = features(X) @ weights[index] - cross @ coefficients[index]
-            mean = cross @ self._functions(self.alpha, tasks, 0).mT
-            return mean + paths @ self._functions(self.root, tasks, 0).mT
+            mean = cross @ self.at(self.alpha, tasks).mT
+            return mean + paths @ self.at(self.root, tasks).mT
 
         return evaluate
 
@@ -203,15 +219,19 @@ class FittedShared:
     report: FitReport
 
 
-def fit_shared(data: CurveData, candidate: IndependentCandidate) -> FittedShared:
-    """Train one kernel for all points of complete standardized curves, on at most 400 curves and 300 points."""
+def fit_shared(data: CurveData, candidate: IndependentCandidate, missing: Tensor | None = None) -> FittedShared:
+    """Train one kernel for all points of complete standardized curves, on at most 400 curves and 300 points.
+
+    Entries `missing` (n, g·q) were imputed, and are stored.
+    """
     rows = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(data.X))[:MAX_TRAINING_CURVES]))
     problem = SharedProblem(candidate.make_template(data.X.shape[1], False), data.X[rows])
     Y = data.Y[rows].numpy()
     used = np.flatnonzero(np.square(Y).sum(0) > 1e-20 * max(np.square(Y).sum(0).max(), 1e-300))
     used = np.sort(np.random.default_rng(0).permutation(used)[:MAX_TRAINING_POINTS])
     draws = problem.draw(np.ascontiguousarray(Y[:, used]), average=False)
-    state = SharedState(candidate, draws)
+    imputed = None if missing is None or not bool(missing.any()) else data.Y[missing].numpy()
+    state = SharedState(candidate, draws, imputed)
     log_density, _ = SharedPosterior(state, data).held_out(data.Y.numpy())
     messages = ("converged",) if draws.converged else ("stopped without converging",)
     report = FitReport(

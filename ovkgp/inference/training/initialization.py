@@ -52,6 +52,9 @@ from ovkgp.kernels.outputs.matrices import make_initial_loadings
 RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
 RELATIVE_DEVIATION = 0.1  # initial variance of the deviations of single curves, likewise
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
+MIN_RELATIVE_CHANNEL_NOISE = (
+    1e-4  # the same if curves have several channels, whose evidence is unbounded if they are collinear
+)
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
 
 
@@ -107,7 +110,7 @@ def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dic
         likelihood.start(data.Y)
         bounds |= _likelihood_bounds(likelihood, variances.sqrt())
     elif isinstance(gp.noise_model, CurveNoise):
-        bounds |= _initialize_curve_noise(gp.noise_model, covariance.diagonal(), of_residuals.diagonal())
+        bounds |= _initialize_curve_noise(gp.noise_model, covariance.diagonal(), of_residuals)
     elif gp.noise_model.is_trained:
         gp.noise_model.set(RELATIVE_NOISE * of_residuals.diagonal())
     if gp.noise_model is not None and gp.noise_model.is_trained and not isinstance(gp.noise_model, CurveNoise):
@@ -119,29 +122,32 @@ def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dic
 
 
 def outputs_covariance(gp, Y: Tensor) -> Tensor:
-    """Return the covariance (p, p) of the outputs; of curves, the variance of each channel, pooled over the grid.
+    """Return the covariance (p, p) of the outputs; of curves, that of the channels at one point, pooled over the grid.
 
     Few curves may have been observed at one point of the grid.
     """
     noise = getattr(gp, "noise_model", None)
     if not isinstance(noise, CurveNoise):
         return output_covariance(Y)
-    pooled = output_covariance(Y.reshape(-1, noise.num_channels)).diagonal()
-    return torch.diag(pooled.repeat(len(noise.tasks)))
+    pooled = output_covariance(Y.reshape(-1, noise.num_channels))
+    return torch.kron(torch.eye(len(noise.tasks)).to(pooled), pooled)
 
 
-def _initialize_curve_noise(noise: CurveNoise, variances: Tensor, residual_variances: Tensor) -> dict[int, Bounds]:
-    """Set white noise and deviations to fractions of the variance of each channel; return their bounds."""
-    scale, residual = (values[: noise.num_channels] for values in (variances, residual_variances))
+def _initialize_curve_noise(noise: CurveNoise, variances: Tensor, residual_covariance: Tensor) -> dict[int, Bounds]:
+    """Set white noise and deviations to fractions of the covariance of the channels; return their bounds."""
+    q = noise.num_channels
+    scale, between = variances[:q], residual_covariance[:q, :q]
+    residual = between.diagonal()
     noise.set(RELATIVE_NOISE * residual)
-    bounds = {id(noise.log_scale): tuple(0.5 * (math.log(end) + scale.log()) for end in RELATIVE_NOISE_BOUNDS)}
+    ends = RELATIVE_NOISE_BOUNDS if q == 1 else (MIN_RELATIVE_CHANNEL_NOISE, RELATIVE_NOISE_BOUNDS[1])
+    bounds = {id(noise.log_scale): tuple(0.5 * (math.log(end) + scale.log()) for end in ends)}
     if noise.deviation is None:
         return bounds
     units = Units.of(noise.tasks, RELATIVE_DEVIATION * residual.mean().reshape(1, 1))
     if noise.channel_matrix is None:
         return bounds | initialize_kernel(noise.deviation, units)
     bounds |= initialize_kernel(noise.deviation, units.as_scalar())
-    return bounds | initialize_cholesky(noise.channel_matrix, torch.diag(RELATIVE_DEVIATION * residual))
+    return bounds | initialize_cholesky(noise.channel_matrix, RELATIVE_DEVIATION * between)
 
 
 def _initialize_kernel(kernel: Kernel, X: Tensor, covariance: Tensor, of_residuals: Tensor) -> dict[int, Bounds]:

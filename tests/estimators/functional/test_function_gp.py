@@ -13,9 +13,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
-from ovkgp.exceptions import DomainError, InputError, OptionError
+from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
 from ovkgp.functional import FunctionalData
 from ovkgp.inference.model.curve_noise import CurveNoise
+from ovkgp.inference.stacking.curve_candidates import CurveCandidate
 
 QUICK = {"kernel": "rbf", "task_kernel": "matern52", "output_basis": "kernel", "deviations": True}
 
@@ -149,8 +150,9 @@ def test_mixture_of_models_predicts_bands_and_draws(curves, model):
     assert model.score(X, Y) > 0.8
 
 
-def test_derivative_bands_agree_with_differences_of_draws(curves, model):
-    _, X, _ = curves
+def test_derivative_bands_agree_with_differences_of_draws(curves):
+    grid, X, Y = curves
+    model = ovkgp.FunctionGPRegressor(output_basis="kernel", random_state=0).fit(X, Y, grid=grid)
     h, points = 1e-3, np.array([0.2, 0.5, 0.8])
     draws = model.sample_y(X[:2], 4000, grid=np.sort(np.concatenate([points - h, points + h])), noise=False)
     slopes = (draws[:, 1::2] - draws[:, ::2]) / (2 * h)
@@ -175,6 +177,85 @@ def test_random_functions_keep_their_values_and_have_the_moments_of_f(curves, ba
     mean, std = found.predict(X[:3], grid=grid[::3], return_std=True, noise=False)
     np.testing.assert_allclose(values.mean(0), mean, atol=5 * std.max() / count**0.5 + 0.02)
     np.testing.assert_allclose(values.std(0).mean(), std.mean(), rtol=0.5 if basis == "pca" else 0.15)
+
+
+@pytest.mark.parametrize("basis", ["auto", "pca"])
+@pytest.mark.parametrize("num_points", [2, 8])
+def test_few_points_are_interpolated(basis, num_points):
+    """With as many principal components as points there is no truncation error."""
+    grid, X, Y = simulate_curves(24, 8, noise=0.3)
+    found = ovkgp.FunctionGPRegressor(output_basis=basis).fit(X, Y[:, :num_points], grid=grid[:num_points])
+    at = grid[:num_points].mean() + np.array([0.01, 0.02])
+    assert (found.predict(X, grid=at, return_std=True)[1] > 0.1).all()
+    lower, upper = found.predict_interval(X, grid=at, simultaneous=True)
+    assert (lower < upper).all() and (upper < 10).all()
+
+
+def waves(X, points):
+    return np.sin(9 * points * (1 + X[:, :1])) * X[:, 1:] + np.exp(-((points - X[:, :1]) ** 2) / 0.005)
+
+
+@pytest.mark.parametrize("basis", ["pca", "shared"])
+def test_bands_of_an_emulator_cover_between_the_points_of_the_grid(basis):
+    grid, X = np.linspace(0, 1, 20), np.random.default_rng(0).uniform(size=(160, 2))
+    found = ovkgp.FunctionGPRegressor(output_basis=basis).fit(X[:60], waves(X[:60], grid), grid=grid)
+    between = (grid[1:] + grid[:-1]) / 2
+    lower, upper = found.predict_interval(X[60:], 0.9, grid=between)
+    truth = waves(X[60:], between)
+    assert ((lower <= truth) & (truth <= upper)).mean() > 0.85
+    assert np.sqrt(np.mean((found.predict(X[60:], grid=between) - truth) ** 2)) < 0.1
+    std = found.predict(X[60:], grid=between, return_std=True)[1]
+    draws = found.sample_y(X[60:63], 2000, grid=between)
+    assert np.mean(draws.std(-1) / std[:3]) == pytest.approx(1.0, abs=0.1)
+    with pytest.raises(OptionError, match="derivative"):
+        found.predict(X, derivative=1)
+
+
+def test_emulator_is_bounded_beyond_its_grid():
+    grid, X = np.linspace(0.3, 0.7, 20), np.random.default_rng(0).uniform(size=(60, 2))
+    Y = FunctionalData(waves(X, grid), grid, [0, 1])
+    for basis in ("pca", "shared"):
+        found = ovkgp.FunctionGPRegressor(output_basis=basis).fit(X, Y)
+        far = np.array([0.0, 0.1, 0.9, 1.0])
+        mean, std = found.predict(X, grid=far, return_std=True)
+        assert np.abs(mean).max() < 10 and (std > 3 * found.predict(X, grid=[0.51], return_std=True)[1]).all()
+        assert (np.abs(waves(X, far) - mean) < 1.645 * std).mean() > 0.8
+
+
+@pytest.mark.parametrize("basis", ["kernel", "auto"])
+def test_derivatives_are_accurate_under_white_noise(basis):
+    rng = np.random.default_rng(0)
+    grid, X = np.linspace(0, 1, 60), rng.uniform(-1, 1, (80, 2))
+    phase = 2 * np.pi * (grid + 0.3 * X[:, :1])
+    Y = np.sin(phase) * (1 + X[:, 1:]) + 0.1 * rng.standard_normal(phase.shape)
+    slopes = 2 * np.pi * np.cos(phase) * (1 + X[:, 1:])
+    found = ovkgp.FunctionGPRegressor(output_basis=basis).fit(X[:40], Y[:40], grid=grid)
+    error = np.sqrt(np.mean((found.predict(X[40:], derivative=1) - slopes[40:]) ** 2))
+    assert error < 0.25 * slopes.std()
+    lower, upper = found.predict_interval(X[40:], 0.9, derivative=1, noise=False)
+    assert 0.8 < ((lower <= slopes[40:]) & (slopes[40:] <= upper)).mean() < 0.99
+
+
+def test_uneven_depths_are_covered_between_their_points():
+    rng = np.random.default_rng(0)
+    depths = np.array([0, 2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 800, 1500, 3000, 5000.0])
+    X, own = rng.uniform(-1, 1, (100, 2)), rng.standard_normal((100, 2))
+
+    def curve(d):
+        u = np.log1p(d / 20)
+        deviations = 0.3 * own @ np.stack([np.sin(u), np.cos(u)])
+        return 10 * np.exp(-d / 300) * (1 + 0.2 * X[:, :1]) + X[:, 1:] * np.sin(u) + deviations
+
+    Y = curve(depths) + 0.05 * rng.standard_normal((100, len(depths)))
+    found = ovkgp.FunctionGPRegressor(**QUICK).fit(X[:40], Y[:40], grid=depths)
+    new = np.array([40.0, 400, 650, 2000, 4000])
+    truth = curve(new)[40:]
+    lower, upper = found.predict_interval(X[40:], 0.9, grid=new)
+    assert ((lower <= truth) & (truth <= upper)).mean() > 0.75
+    assert np.sqrt(np.mean((found.predict(X[40:], grid=new) - truth) ** 2)) < 0.5
+    h = 1e-3
+    slopes = (found.predict(X[:2], grid=new + h) - found.predict(X[:2], grid=new - h)) / (2 * h)
+    np.testing.assert_allclose(found.predict(X[:2], grid=new, derivative=1), slopes, rtol=1e-4, atol=1e-7)
 
 
 def test_saved_model_predicts_the_same(curves, model, tmp_path):
@@ -204,6 +285,38 @@ def test_summary_columns_and_predictive_distribution(curves, model):
     assert sum(model.model_weights().values()) == pytest.approx(1.0)
 
 
+def test_many_ragged_values_fit_into_memory():
+    """110 curves of 50 own points have a union grid of 5500 points: its n covariances of the noise are not formed."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (150, 2))
+    points = [np.sort(rng.uniform(size=50)) for _ in range(110)]
+
+    def curve(x, t):
+        return np.sin(2 * np.pi * (t + 0.3 * x[0])) * (1 + x[1])
+
+    values = [curve(x, t) + 0.1 * rng.standard_normal(50) for x, t in zip(X[:110], points, strict=True)]
+    found = ovkgp.FunctionGPRegressor(**QUICK | {"deviations": False}).fit(X[:110], FunctionalData(values, points))
+    grid = np.linspace(0.05, 0.95, 20)
+    expected = np.stack([curve(x, grid) for x in X[110:]])
+    mean, std = found.predict(X[110:], grid=grid, return_std=True, noise=False)
+    assert np.sqrt(np.mean((mean - expected) ** 2)) < 0.1
+    assert 0.8 < np.mean(np.abs(mean - expected) < 1.645 * std) <= 1.0
+    assert found.sample_y(X[110:112], 3, grid=grid).shape == (2, 20, 3)
+    assert found.complete(X[110:112], expected[:2], observed_grid=grid, grid=grid).shape == (2, 20)
+
+
+@pytest.mark.parametrize("basis", ["auto", "pca", "shared"])
+def test_few_missing_values_keep_all_models(curves, basis, tmp_path):
+    grid, X, Y = curves
+    gaps = Y.copy()
+    gaps[[1, 5, 9], [2, 3, 4]] = np.nan
+    found, complete = (ovkgp.FunctionGPRegressor(output_basis=basis).fit(X, one, grid=grid) for one in (gaps, Y))
+    assert list(found.scores_) == list(complete.scores_)
+    assert np.sqrt(np.mean((found.predict(X) - complete.predict(X)) ** 2)) < 0.1
+    found.save(tmp_path / "model.ovkgp")
+    np.testing.assert_allclose(ovkgp.load(tmp_path / "model.ovkgp").predict(X), found.predict(X), atol=1e-12)
+
+
 def test_channels_are_predicted_together(curves):
     grid, X, Y = curves
     both = np.stack([Y, 10 - 3 * Y + 0.1 * np.random.default_rng(0).standard_normal(Y.shape)], -1)
@@ -215,6 +328,21 @@ def test_channels_are_predicted_together(curves):
     expected = 10 - 3 * Y[:2]  # the second channel follows from the first
     assert np.abs(found.complete(X[:2], cut)[..., 1] - expected).mean() < 0.3 * np.abs(mean[:2, :, 1] - expected).mean()
     assert found.sample_y(X[:3], 5).shape == (3, 12, 2, 5)
+
+
+def test_collinear_channels_are_predicted_as_well_as_one():
+    grid, X, Y = simulate_curves(60, 15)
+    both = np.stack([Y, -Y], -1)
+    one = ovkgp.FunctionGPRegressor(**QUICK).fit(X[:40], Y[:40], grid=grid).score(X[40:], Y[40:])
+    assert ovkgp.FunctionGPRegressor(**QUICK).fit(X[:40], both[:40], grid=grid).score(X[40:], both[40:]) > one - 0.1
+
+
+def test_training_without_convergence_warns(curves, monkeypatch):
+    grid, X, Y = curves
+    train = CurveCandidate.train
+    monkeypatch.setattr(CurveCandidate, "train", lambda self, data: train(self, data, max_iter=2))
+    with pytest.warns(FitWarning, match="without converging"):
+        ovkgp.FunctionGPRegressor(**QUICK).fit(X, Y, grid=grid)
 
 
 def test_channels_may_be_observed_at_different_points(curves):

@@ -48,6 +48,38 @@ def test_bands_cover_nine_of_ten_values_and_curves(make_training):
     assert 0.85 <= simultaneous <= 0.95
 
 
+@pytest.mark.parametrize("basis", ["auto", "pca", "shared"])
+def test_bands_cover_between_the_points_of_the_grid(basis):
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        grid, X = np.linspace(0, 1, 20), rng.uniform(size=(60, 2))
+        at = np.sort(rng.uniform(size=30))
+        values = [np.sin(9 * t * (1 + X[:, :1])) * X[:, 1:] + 0.3 * np.cos(20 * t * X[:, 1:]) for t in (grid, at)]
+        model = ovkgp.FunctionGPRegressor(output_basis=basis).fit(X[:40], FunctionalData(values[0][:40], grid, [0, 1]))
+        lower, upper = model.predict_interval(X[40:], 0.9, grid=at)
+        found.append(((lower <= values[1][40:]) & (values[1][40:] <= upper)).mean())
+    assert 0.85 <= np.mean(found) <= 0.99
+
+
+def test_bands_cover_between_very_uneven_points():
+    found, depths, at = [], np.geomspace(1, 100, 15), np.array([1.5, 4.0, 11.0, 30.0, 61.0, 85.0])
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        X, own = rng.uniform(-1, 1, (60, 2)), 0.3 * rng.standard_normal((60, 2))
+
+        def curve(d, X=X, own=own):
+            waves = np.stack([np.sin(np.log(d)), np.cos(np.log(d))])
+            return 5 * np.exp(-d / 10) * (1 + 0.3 * X[:, :1]) + X[:, 1:] * waves[0] + own @ waves
+
+        Y = curve(depths) + 0.05 * rng.standard_normal((60, 15))
+        model = ovkgp.FunctionGPRegressor(output_basis="kernel").fit(X[:40], Y[:40], grid=depths)
+        lower, upper = model.predict_interval(X[40:], 0.9, grid=at)
+        found.append(((lower <= curve(at)[40:]) & (curve(at)[40:] <= upper)).mean(0))
+    assert 0.85 <= np.mean(found) <= 0.97
+    assert np.mean(found, 0).min() > 0.8
+
+
 def crps(mean, std, y):
     z = (y - mean) / std
     return std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))

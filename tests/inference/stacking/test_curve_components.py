@@ -6,8 +6,8 @@ import torch
 from curve_cases import simulate_curves
 
 from ovkgp.inference.stacking.candidates import default_candidates
-from ovkgp.inference.stacking.curve_candidates import CurveData
-from ovkgp.inference.stacking.curve_components import ComponentPosterior, fit_components, interpolate_functions
+from ovkgp.inference.stacking.curve_candidates import CurveCandidate, CurveData, held_out_densities
+from ovkgp.inference.stacking.curve_components import ComponentPosterior, fill_gaps, fit_components
 from ovkgp.inference.stacking.shared_kernel import SharedEvidence, SharedPosterior, SharedProblem, fit_shared
 
 POINTS = torch.tensor([[-1.2], [0.1], [0.9]], dtype=torch.float64)
@@ -61,19 +61,6 @@ def test_component_posterior_is_restored_from_its_state(data, components):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-def test_functions_are_interpolated_with_derivatives():
-    grid = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
-    rows, at = (
-        np.stack([np.sin(3 * grid[:, 0].numpy()), grid[:, 0].numpy() ** 2]),
-        torch.tensor([[0.333], [0.71]]).double(),
-    )
-    expected = torch.stack([torch.sin(3 * at[:, 0]), at[:, 0] ** 2], 1)
-    torch.testing.assert_close(interpolate_functions(rows, grid, at), expected, atol=1e-5, rtol=0)
-    slopes = torch.stack([3 * torch.cos(3 * at[:, 0]), 2 * at[:, 0]], 1)
-    torch.testing.assert_close(interpolate_functions(rows, grid, at, 1), slopes, atol=1e-3, rtol=0)
-    np.testing.assert_array_equal(interpolate_functions(rows, grid, grid).numpy(), rows.T)
-
-
 def test_shared_evidence_is_the_profiled_sum_and_has_its_gradient(data):
     problem = SharedProblem(default_candidates()[2].make_template(2, False), data.X[:12])
     Y = data.Y[:12, :5].numpy()
@@ -121,3 +108,22 @@ def test_shared_held_out_densities_equal_refitted_rows(data):
     variance = (M[i, i] - weights @ M[rest, i]) * np.diag(Y.T @ np.linalg.solve(M, Y)) / len(Y)
     expected = -0.5 * ((Y[i] - weights @ Y[rest]) ** 2 / variance + np.log(2 * np.pi * variance))
     np.testing.assert_allclose(found.log_density[i], expected, atol=1e-8)
+
+
+def test_gaps_are_filled_by_components_of_the_curves():
+    _, _, Y = simulate_curves(40, 30, noise=0.0)
+    gaps = np.where(np.random.default_rng(0).random(Y.shape) < 0.05, np.nan, Y)
+    filled = fill_gaps(gaps)
+    missing = np.isnan(gaps)
+    np.testing.assert_array_equal(filled[~missing], Y[~missing])
+    assert np.sqrt(np.mean((filled - Y)[missing] ** 2)) < 0.2 * (Y - Y.mean(0)).std()
+
+
+def test_held_out_densities_of_incomplete_curves_equal_those_of_leave_one_out(data):
+    Y = torch.where(torch.rand(data.Y.shape, generator=torch.Generator().manual_seed(0)) < 0.4, torch.nan, data.Y)
+    gaps = CurveData(data.X, Y, data.tasks)
+    gp = CurveCandidate("", "matern52", "matern52").make_gp(gaps)
+    expected = gp.leave_one_out(gaps.X, gaps.Y, groups="rows")
+    log_density, scores = held_out_densities(gp, gaps)
+    np.testing.assert_allclose(scores, ((Y - expected.mean) / expected.std).numpy(), atol=1e-8)
+    np.testing.assert_allclose(log_density + 0.5 * scores**2, -expected.std.log().numpy() - 0.5 * np.log(2 * np.pi))
