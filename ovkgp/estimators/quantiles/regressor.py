@@ -41,6 +41,7 @@ from ovkgp.estimators.common.validation import (
     input_table,
     output_names,
     raise_input_errors,
+    warn_about_distant_rows,
 )
 from ovkgp.estimators.quantiles.conformal import calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
@@ -363,6 +364,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             if (name.endswith("_") and name not in INPUT_ATTRIBUTES) or name == "_replicates":
                 delattr(self, name)
         self.output_names_ = names
+        if not isinstance(self.kernel, Kernel):
+            warn_about_distant_rows(X, self.input_labels())
         return QuantileRows.of(X, y, sample_weight)
 
     @property

@@ -38,6 +38,7 @@ from ovkgp.inference.training.kernel_parameters import (
     PriorSettings,
     Units,
     column_distances,
+    column_stds,
     kernel_parameters,
     output_covariance,
     row_distances,
@@ -199,7 +200,7 @@ def _likelihood_bounds(likelihood: Module, deviations: Tensor) -> dict[int, Boun
 
 def _scales(gp, data: Observations, deviations: Tensor) -> dict[str, Tensor]:
     """Return the typical size of parameters in the units of the data, by name; all others have size 1."""
-    input_std = data.X.std(0, correction=0)
+    input_std = column_stds(data.X)
     input_std = torch.where(input_std > 0, input_std, 1.0)
     scales = {
         "mean.constant": deviations,
