@@ -17,7 +17,7 @@ from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
-from ovkgp.estimators.common.validation import input_table, output_table, raise_input_errors
+from ovkgp.estimators.common.validation import check_size, input_table, output_table, raise_input_errors
 from ovkgp.estimators.functional.curve_protocol import CurveEstimator
 from ovkgp.estimators.functional.point_names import name_points
 from ovkgp.estimators.storage.values import storable_record
@@ -249,6 +249,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
             values = [v[:, 0] for v in data.values] if data.is_ragged else data.values[..., 0]
             data = FunctionalData(values, data.grid, data.domain)
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
+        check_size(data.values if data.is_ragged else [data.values], "y")
             delattr(self, fitted)
         self.grid_, self.domain_, self.num_curves_ = _default_grid(data), data.domain, len(data)
         self.n_outputs_, self._has_names = len(self.grid_), names is not None

@@ -17,6 +17,7 @@ import torch
 from scipy.linalg import cho_solve
 
 from ovkgp.estimators.storage.values import storable_record
+from ovkgp.scales import mean_and_std, root_mean_square, unit_of
 
 MAX_NODES = 40  # points that represent the mean curve
 MAX_MEAN_CURVES, MAX_MEAN_POINTS = 500, 200  # curves, and points of complete curves, from which it is estimated
@@ -67,7 +68,7 @@ class CurveScaling:
         standard = (points - offsets[1]) / scales[1]
         mean = fit_mean_function(standard, values)
         residuals = values - mean(standard)
-        std = np.sqrt(np.nanmean(residuals**2, (0, 1)))
+        std = root_mean_square(residuals, (0, 1))
         size = np.nanmax(np.abs(values), (0, 1), initial=0.0)
         scale = np.where(std > 1e-12 * size, std, np.where(size > 0, size, 1.0))
         return cls(offsets[0], scales[0], offsets[1], scales[1], scale, mean)
@@ -109,7 +110,7 @@ class CurveScaling:
 
 def _standardize(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations of columns; 1 for a constant column."""
-    offset, std = array.mean(0), array.std(0)
+    offset, std = mean_and_std(array)
     return offset, np.where(std > 1e-12 * np.abs(array).max(0, initial=0.0), std, 1.0)
 
 
@@ -126,11 +127,13 @@ def fit_mean_function(points: np.ndarray, values: np.ndarray) -> MeanFunction:
     nodes = points[_thin(points, MAX_NODES, generator)]
     weights, lengthscales, levels = np.zeros((len(nodes), q)), np.ones(q), np.zeros(q)
     for channel in range(q):
-        Y = values[rows, :, channel]
-        levels[channel] = np.nanmean(Y)
+        unit = unit_of(np.nanmax(np.abs(values[rows, :, channel]), initial=0.0))
+        Y = values[rows, :, channel] / unit
+        level = np.nanmean(Y)
+        levels[channel] = unit * level
         if len(points) > 1:
-            found = _fit_channel(points, Y - levels[channel], nodes)
-            weights[:, channel], lengthscales[channel] = found
+            found, lengthscales[channel] = _fit_channel(points, Y - level, nodes)
+            weights[:, channel] = unit * found
     return MeanFunction(nodes, weights, lengthscales, levels)
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES
-from ovkgp.estimators.common.validation import as_array, input_table
+from ovkgp.estimators.common.dates import reject_times
+from ovkgp.estimators.common.validation import as_array, check_reach, input_table
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.functional import FunctionalData, as_functional_data
@@ -133,7 +134,9 @@ class InputFormat:
         """Return inputs (k, d) of a prediction."""
         if self.components is None:
             return input_table(estimator, X, reset=False)
-        return self.scores(_curve_table(as_functional_data(X, None if _has_points(X) else self.grid), self.grid))
+        table = self.scores(_curve_table(as_functional_data(X, None if _has_points(X) else self.grid), self.grid))
+        check_reach(table, [f"score {a}" for a in range(table.shape[1])], estimator.largest_lengthscale())
+        return table
 
     def scores(self, table: np.ndarray) -> np.ndarray:
         """Return the scores (k, K) of curves (k, g·q) on the grid."""

@@ -511,6 +511,16 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             ]
         return rows
 
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale of the inputs in original units; the largest scale of an input if the model has none."""
+        named = {} if self.gp_ is None else named_values(self.gp_)
+        found = [
+            value.max()
+            for name, value in named.items()
+            if name.startswith("input_kernel.") and name.endswith("lengthscale")
+        ]
+        return float(max(found, default=1.0) * self.scaling_.input_scale.max())
+
     def summary(self) -> Summary:
         """Return a text with the columns, the size and the training of the model, and the weights of its parts."""
         check_is_fitted(self, "mixture_")

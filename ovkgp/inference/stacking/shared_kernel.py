@@ -76,7 +76,9 @@ class SharedProblem(OutputProblem):
 
     def density(self, y: np.ndarray, known: np.ndarray | None) -> NumpyDensity:
         """Return log π(u) of all outputs y (n, p)."""
-        evidence = SharedEvidence(self.kernel, self.noise, y, effective_outputs(y) / y.shape[1])
+        evidence = SharedEvidence(
+            self.kernel, self.noise, y, effective_outputs(y) / max(y.shape[1], 1)
+        )  # 0 if all curves are equal
         return NumpyDensity(self.numpy_vector, evidence, self.priors)
 
 
@@ -84,7 +86,7 @@ def effective_outputs(Y: np.ndarray) -> float:
     """Return (Σ λ)² / Σ λ² of the eigenvalues λ of YᵀY for columns of unit size, between 1 and p."""
     scaled = Y / np.maximum(np.linalg.norm(Y, axis=0), 1e-300)
     gram = scaled @ scaled.T
-    return float(np.clip(np.trace(gram) ** 2 / np.square(gram).sum(), 1.0, Y.shape[1]))
+    return float(np.clip(np.trace(gram) ** 2 / max(np.square(gram).sum(), 1e-300), 1.0, max(Y.shape[1], 1)))
 
 
 @dataclass(frozen=True)
