@@ -250,6 +250,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
             data = FunctionalData(values, data.grid, data.domain)
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
         check_size(data.values if data.is_ragged else [data.values], "y")
+        for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)
         self.grid_, self.domain_, self.num_curves_ = _default_grid(data), data.domain, len(data)
         self.n_outputs_, self._has_names = len(self.grid_), names is not None
