@@ -448,6 +448,7 @@ def as_functional_data(data, grid=None, domain=None) -> FunctionalData:
             return read_data if domain is None else as_functional_data(read_data, domain=domain)
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         grid = _column_points(data.columns) if grid is None else grid
+        as_array(data.iloc[:0], "data")  # columns of dates would become ticks
         return FunctionalData(data.to_numpy(dtype=np.float64, na_value=np.nan), grid, domain)
     if grid is None:
         data = as_array(data, "data")
@@ -479,14 +480,14 @@ def _column_points(columns) -> np.ndarray:
 
 def _read_fdata_grid(data) -> FunctionalData:
     axes = [np.asarray(axis, dtype=np.float64) for axis in data.grid_points]
-    matrix = np.asarray(data.data_matrix, dtype=np.float64)
+    matrix = as_array(data.data_matrix, "values")
     values = matrix.reshape(len(matrix), -1, matrix.shape[-1])
     points = axes[0] if len(axes) == 1 else np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
     return FunctionalData(values[..., 0] if values.shape[-1] == 1 else values, points, np.asarray(data.domain_range))
 
 
 def _read_fdata_irregular(data) -> FunctionalData:
-    points, values = (np.asarray(a, dtype=np.float64) for a in (data.points, data.values))
+    points, values = (as_array(a, "values") for a in (data.points, data.values))
     points = points[:, 0] if points.ndim == 2 and points.shape[1] == 1 else points
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     slices = [slice(a, b) for a, b in pairwise([*map(int, data.start_indices), len(points)])]
@@ -494,7 +495,7 @@ def _read_fdata_irregular(data) -> FunctionalData:
 
 
 def _read_xarray(data) -> FunctionalData:
-    values, dims = np.asarray(data.values, dtype=np.float64), list(data.dims)
+    values, dims = as_array(data.values, "values"), list(data.dims)
     axes = {}
     for dim in dims[1:]:
         coordinate = np.asarray(data.coords[dim].values) if dim in data.coords else None

@@ -15,6 +15,7 @@ from ovkgp.checks import check_one_of
 from ovkgp.exceptions import DomainError, InputError, OptionError
 
 RULES = ("mean", "trapezoid")
+NOT_NUMBERS = {"M": "dates", "m": "durations", "c": "complex numbers"}  # by the kind of NumPy
 DOMAIN_TOLERANCE = 1e-9  # points may lie outside of the domain by this fraction of its width
 
 
@@ -22,10 +23,25 @@ def as_array(values, name: str) -> np.ndarray:
     """Return values (an array, a tensor on any device, or nested lists) as float64."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
+    if kinds := _kinds(values) & NOT_NUMBERS.keys():
+        raise InputError(
+            f"{name} must hold real numbers, got {NOT_NUMBERS[min(kinds)]}. Convert them, for example to days since a common date."
+        )
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}.") from error
+
+
+def _kinds(values) -> set[str]:
+    """Return the NumPy kinds of an array, of the columns of a frame, or of nested lists."""
+    found = getattr(values, "dtypes", getattr(values, "dtype", None))
+    if found is None:
+        try:
+            found = np.asarray(values).dtype
+        except ValueError:  # lists of different lengths, which the conversion reports
+            return set()
+    return {getattr(one, "kind", "") for one in (found if hasattr(found, "__iter__") else [found])}
 
 
 def as_domain(domain: ArrayLike) -> np.ndarray:

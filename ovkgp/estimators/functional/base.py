@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from ovkgp.checks import as_seed, check_integer, check_probability
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
+from ovkgp.estimators.common.dates import reject_times
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.validation import check_size, input_table, output_table, raise_input_errors
@@ -236,7 +237,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         X = self._enter_inputs(X)
         names, self._is_flat = None, False
         if not _has_points(y, grid):
-            y, names, self._is_flat = output_table(y, X)
+            y, names, self._is_flat = _output_table(y, X)
             grid = _column_points(names, y.shape[1]) if grid is None else grid
         data = as_functional_data(y, grid)
         with raise_input_errors("y"):
@@ -248,7 +249,6 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         if data.has_channels:
             values = [v[:, 0] for v in data.values] if data.is_ragged else data.values[..., 0]
             data = FunctionalData(values, data.grid, data.domain)
-        for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
         check_size(data.values if data.is_ragged else [data.values], "y")
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)
@@ -293,7 +293,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
 
     def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
         """Check further curves on `grid_`, (n, m)."""
-        table = output_table(Y, X)[0]
+        table = _output_table(Y, X)[0]
         if table.shape[1] != self.n_outputs_:
             raise InputError(f"Y must have {self.n_outputs_} columns, as in fit, got {table.shape[1]}.")
         return table
@@ -328,10 +328,16 @@ def largest_deviation(covariance: np.ndarray, level: float) -> float:
         return 0.0
     correlation = (covariance / np.outer(np.where(keep, std, 1), np.where(keep, std, 1)))[np.ix_(keep, keep)]
     values, vectors = np.linalg.eigh(correlation)
-    keep_values = values > 1e-10 * values[-1]
-    root = vectors[:, keep_values] * np.sqrt(values[keep_values])
-    draws = np.random.default_rng(0).standard_normal((NUM_BAND_DRAWS, root.shape[1])) @ root.T
+    # the symmetric root does not depend on the signs and the rotation of eigenvectors, which are arbitrary
+    root = (vectors * np.sqrt(values.clip(0))) @ vectors.T
+    draws = np.random.default_rng(0).standard_normal((NUM_BAND_DRAWS, len(root))) @ root
     return float(np.quantile(np.abs(draws).max(1), level))
+
+
+def _output_table(y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
+    """Return curves as an array (n, m), its column names, and whether it was one-dimensional; dates are rejected."""
+    reject_times(y, "y")
+    return output_table(y, X)
 
 
 def zero_curve(domain: np.ndarray) -> MeanCurve:

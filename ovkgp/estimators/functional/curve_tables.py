@@ -15,6 +15,7 @@ from ovkgp.estimators.common.validation import as_array, check_reach, input_tabl
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.functional import FunctionalData, as_functional_data
+from ovkgp.functional.quadrature import as_array as as_floats
 
 MAX_DEFAULT_POINTS = (
     200  # points at which curves are predicted by default, if they were observed at more different ones
@@ -51,6 +52,7 @@ class CurveOutputs:
         """Validate curves of any kind, one per row of the inputs."""
         if y is None:
             raise InputError("This estimator requires y to be passed, but the target y is None.")
+        reject_times(y, "y")
         columns = [str(name) for name in y.columns] if isinstance(y, pd.DataFrame) else None
         y = as_array(y)
         if (
@@ -61,7 +63,7 @@ class CurveOutputs:
             y = np.asarray(y)
         is_flat = not isinstance(y, FunctionalData) and _dimension(y) == 1
         if is_flat:
-            y = np.reshape(np.asarray(y, dtype=np.float64), (-1, 1))
+            y = as_floats(y, "y").reshape(-1, 1)
         if columns is not None and grid is None and not all(map(_is_number, columns)):
             y = y.to_numpy(dtype=np.float64, na_value=np.nan)
         data = as_functional_data(y, grid)
@@ -90,7 +92,7 @@ def partial_curves(y, grid, num_rows: int, num_channels: int) -> tuple[np.ndarra
         found = CurveOutputs.of(y, None, num_rows)
         values, points = found.values, found.points
     else:
-        values, points = np.asarray(as_array(y), dtype=np.float64), np.asarray(grid, dtype=np.float64)
+        values, points = as_floats(as_array(y), "y"), as_floats(grid, "grid")
         values = values[:, None] if values.ndim == 1 else values
         values = values[..., None] if values.ndim == 2 else values
         points = points[:, None] if points.ndim == 1 else points
@@ -203,7 +205,7 @@ def _has_points(X) -> bool:
 
 
 def _is_functional(X) -> bool:
-    return _has_points(X) or len(getattr(X, "shape", ())) == 3
+    return _has_points(X) or (hasattr(X, "dims") and len(X.dims) == 3)
 
 
 def _curve_table(data: FunctionalData, grid: np.ndarray) -> np.ndarray:
