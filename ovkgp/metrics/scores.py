@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import signature
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -444,8 +445,15 @@ def _coverage_error(estimator, X, Y, level: float = 0.9, **options) -> float:
 
 
 def _pinball(estimator, X, Y, levels=DEFAULT_LEVELS, **options) -> float:
-    name = "predict_quantiles" if hasattr(estimator, "predict_quantiles") else "predict"
-    return pinball_loss(Y, getattr(estimator, name)(X, list(levels)), levels, **options)
+    if hasattr(estimator, "predict_quantiles"):
+        quantiles = estimator.predict_quantiles(X, list(levels))
+    elif "quantiles" in signature(estimator.predict).parameters:
+        quantiles = estimator.predict(X, quantiles=list(levels))
+    else:
+        found = _predictive(estimator, X)
+        quantiles = np.stack([found.quantile(level) for level in levels], -1)
+        Y = check_tables(Y)[0]
+    return pinball_loss(Y, quantiles, levels, **options)
 
 
 def _predictive(estimator, X):

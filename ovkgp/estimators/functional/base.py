@@ -135,6 +135,30 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         return CurveDraws(self, self._draw_remainders(check_integer("k", k), as_seed(random_state)), k)
 
     def score(self, X, y, sample_weight=None) -> float:
+    def sample_y(self, X, n_samples=1, grid=None, noise=True, random_state=0) -> np.ndarray:
+        """Sample whole curves jointly at all rows of X.
+
+        Parameters
+        ----------
+        X, grid, noise
+            As for `predict`.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+
+        Returns
+        -------
+        ndarray of shape (k, m, n_samples), or (k, n_samples) if y was one-dimensional
+            Draws.
+        """
+        seed = as_seed(random_state)
+        values = self.sample_functions(check_integer("n_samples", n_samples), seed)(X, grid)
+        if noise:
+            std = np.sqrt(self._noise_variance(self._check_grid(grid)))
+            values = values + std * np.random.default_rng([seed, 1]).standard_normal(values.shape)
+        return self._flat_at(np.moveaxis(values, 0, -1), grid)
+
         """Return R² over the observed values of each grid point, averaged over grid points.
 
         For curves at different points it is 1 minus the squared errors divided by those of the mean curve, over all values.
