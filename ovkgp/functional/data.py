@@ -447,7 +447,10 @@ def as_functional_data(data, grid=None, domain=None) -> FunctionalData:
             _check_same_grid(read_data, grid)
             return read_data if domain is None else as_functional_data(read_data, domain=domain)
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        grid = _column_points(data.columns) if grid is None else grid
+        if grid is None and not has_default_columns(data):
+            grid = _column_points(data.columns)
+        elif grid is None:
+            grid = np.linspace(0.0, 1.0, data.shape[1])
         as_array(data.iloc[:0], "data")  # columns of dates would become ticks
         return FunctionalData(data.to_numpy(dtype=np.float64, na_value=np.nan), grid, domain)
     if grid is None:
@@ -458,6 +461,12 @@ def as_functional_data(data, grid=None, domain=None) -> FunctionalData:
             )
         grid = np.linspace(0.0, 1.0, data.shape[1])
     return FunctionalData(data, grid, domain)
+
+
+def has_default_columns(frame) -> bool:
+    """Return whether the columns of a frame are numbered by pandas, since no names were given."""
+    columns = frame.columns
+    return (getattr(columns, "start", None), getattr(columns, "step", None)) == (0, 1)
 
 
 def _check_same_grid(data: FunctionalData, grid) -> None:

@@ -24,6 +24,7 @@ from ovkgp.estimators.functional.point_names import name_points
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, as_functional_data
+from ovkgp.functional.data import has_default_columns
 from ovkgp.functional.mean_curve import MeanCurve
 from ovkgp.functional.quadrature import RULES, as_points
 from ovkgp.metrics import r2_score
@@ -134,7 +135,6 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         self._check_has_std()
         return CurveDraws(self, self._draw_remainders(check_integer("k", k), as_seed(random_state)), k)
 
-    def score(self, X, y, sample_weight=None) -> float:
     def sample_y(self, X, n_samples=1, grid=None, noise=True, random_state=0) -> np.ndarray:
         """Sample whole curves jointly at all rows of X.
 
@@ -159,6 +159,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
             values = values + std * np.random.default_rng([seed, 1]).standard_normal(values.shape)
         return self._flat_at(np.moveaxis(values, 0, -1), grid)
 
+    def score(self, X, y, sample_weight=None) -> float:
         """Return R² over the observed values of each grid point, averaged over grid points.
 
         For curves at different points it is 1 minus the squared errors divided by those of the mean curve, over all values.
@@ -361,7 +362,8 @@ def largest_deviation(covariance: np.ndarray, level: float) -> float:
 def _output_table(y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
     """Return curves as an array (n, m), its column names, and whether it was one-dimensional; dates are rejected."""
     reject_times(y, "y")
-    return output_table(y, X)
+    table, names, is_flat = output_table(y, X)
+    return table, None if hasattr(y, "columns") and has_default_columns(y) else names, is_flat
 
 
 def zero_curve(domain: np.ndarray) -> MeanCurve:

@@ -15,6 +15,7 @@ from ovkgp.estimators.common.validation import as_array, check_reach, input_tabl
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.functional import FunctionalData, as_functional_data
+from ovkgp.functional.data import has_default_columns
 from ovkgp.functional.quadrature import as_array as as_floats
 
 MAX_DEFAULT_POINTS = (
@@ -53,7 +54,8 @@ class CurveOutputs:
         if y is None:
             raise InputError("This estimator requires y to be passed, but the target y is None.")
         reject_times(y, "y")
-        columns = [str(name) for name in y.columns] if isinstance(y, pd.DataFrame) else None
+        is_named = isinstance(y, pd.DataFrame) and not has_default_columns(y)
+        columns = [str(name) for name in y.columns] if is_named else None
         y = as_array(y)
         if (
             not isinstance(y, np.ndarray | list | tuple | pd.DataFrame)

@@ -63,3 +63,18 @@ def test_dates_of_flat_outputs_and_partial_curves_are_rejected():
 def test_arrays_with_three_dimensions_are_no_inputs(name):
     with pytest.raises(InputError, match="dim 3"):
         ESTIMATORS[name].fit(C[:, :, None], C)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_frame_without_column_names_has_the_grid_of_the_array(name):
+    """Columns 0, 1, … of pandas are no points of a domain."""
+    estimator = ESTIMATORS[name]
+    expected = estimator.fit(X, C).predict(X)
+    names, grid = estimator.output_names_, estimator.grid_
+    estimator.fit(pd.DataFrame(X), pd.DataFrame(C))
+    np.testing.assert_array_equal(estimator.grid_, grid)
+    assert estimator.output_names_ == names
+    np.testing.assert_allclose(estimator.predict(pd.DataFrame(X)), expected, rtol=1e-10)
+    np.testing.assert_array_equal(as_functional_data(pd.DataFrame(C)).grid, grid)
+    named = pd.DataFrame(C, columns=[0, 1, 2, 3, 4, 6])
+    np.testing.assert_array_equal(estimator.fit(X, named).grid_, named.columns)
