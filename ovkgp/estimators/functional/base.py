@@ -18,6 +18,7 @@ from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
 from ovkgp.estimators.common.dates import reject_times
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.validation import check_size, input_table, output_table, raise_input_errors
 from ovkgp.estimators.functional.curve_protocol import CurveEstimator
 from ovkgp.estimators.functional.point_names import name_points
@@ -274,6 +275,8 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         if data.has_channels:
             values = [v[:, 0] for v in data.values] if data.is_ragged else data.values[..., 0]
             data = FunctionalData(values, data.grid, data.domain)
+        if not data.is_ragged:
+            warn_about_rows(X, data.values)
         check_size(data.values if data.is_ragged else [data.values], "y")
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)

@@ -25,6 +25,7 @@ from ovkgp.estimators.common.options import (
     restore_on_error,
 )
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
 from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveEstimator
 from ovkgp.estimators.functional.curve_scaling import CurveScaling
@@ -218,6 +219,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             self.check_options()
             inputs = CurveInputs.of(self, X, groups)
             curves = CurveOutputs.of(y, grid, len(inputs.table))
+            warn_about_rows(inputs.table, curves.values)
             for name in [one for one in vars(self) if one.endswith("_") and one not in INPUT_ATTRIBUTES]:
                 delattr(self, name)
             self._inputs_format, self._outputs_format = inputs.format, curves.format

@@ -28,6 +28,7 @@ from ovkgp.estimators.common.options import (
     restore_on_error,
 )
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
 from ovkgp.estimators.common.task_options import TASK_KERNEL_CONSTRAINTS, task_kernel
 from ovkgp.estimators.common.validation import WeightedData, as_array, check_size, input_table
@@ -261,6 +262,7 @@ class VectorTaskRegressor(TableRegressor):
             self.check_options()
             X, Y = self._validate_by_task(X, y)
             check_size([Y], "y")
+            warn_about_rows(X, Y)
             observed = np.isfinite(Y).any(-1)
             self.missing_ = float(1 - observed.mean())
             rows = observed.any(1)
