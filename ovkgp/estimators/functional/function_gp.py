@@ -79,7 +79,9 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         Kernel k_X of the inputs, with a linear term and one lengthscale per input if it is given by name. "auto" mixes models with
         Matérn and rational quadratic kernels.
     task_kernel : {"auto", "matern52", "rbf", "matern32", …} or Kernel, default="auto"
-        Kernel k_Θ of the domain, and of the deviations.
+        Kernel k_Θ of the domain, and of the deviations. Values and priors of kernel objects are in standardized units: inputs and
+        points are divided by their standard deviations (`scaling_.input_scale`, `scaling_.point_scale`) and curves by that of their
+        residuals from the mean curve. Only with `hyperparameters="fixed"` are they in original units.
     deviations : {"auto"} or bool, default="auto"
         Whether curves deviate smoothly from f. "auto" mixes models with and without.
     noise : {"constant", "varying"} or float, default="constant"
