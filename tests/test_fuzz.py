@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
+from inspect import signature
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 
 import ovkgp
 from ovkgp.exceptions import OvkgpError
@@ -33,6 +34,8 @@ LABELS = np.where(Y[:, 0] > np.median(Y[:, 0]), 1, 0)
 CURVES = np.stack([Y, 2 * Y], 1)
 PROFILES = Y[:, :1] * np.sin(3 * np.linspace(0, 1, 8)) + Y[:, 1:] * np.linspace(0, 1, 8) ** 2
 POINTS = rng.uniform(0, 1, (5, 2))
+GRID = np.linspace(0, 1, 7)
+SHAPES = Y[:, :1] * np.sin(3 * GRID) + Y[:, 1:] * GRID**2
 FIXED = {"hyperparameters": "fixed", "random_state": 0}
 
 ESTIMATORS = {
@@ -60,13 +63,19 @@ ESTIMATORS = {
     "costs": (ovkgp.InfiniteCostSensitiveClassifier(random_state=0), LABELS),
     "one class": (ovkgp.InfiniteOneClassSVM(random_state=0), None),
     "vector tasks": (ovkgp.VectorTaskRegressor(tasks=[0.0, 1.0]), CURVES),
-    "curves, kernel": (ovkgp.FunctionGPRegressor("kernel", "rbf", "matern52", random_state=0), PROFILES),
-    "curves, components": (ovkgp.FunctionGPRegressor("pca", num_components=2, random_state=0), PROFILES),
-    "curves, projection": (ovkgp.KernelProjectionRegressor(), PROFILES),
-    "curves, kernel of the domain": (ovkgp.FunctionalRidge(), PROFILES),
-    "curves, robust": (ovkgp.RobustFunctionalRegressor(), PROFILES),
-    "curves, linear": (ovkgp.FunctionalLinearRegressor(), PROFILES),
-    "curves, kernel average": (ovkgp.KernelCurveRegressor(lengthscale=0.3), PROFILES),
+    "exact ridge, huber": (ovkgp.OVKRidge(lam=0.01, loss="huber"), Y),
+    "exact ridge, pinball": (ovkgp.OVKRidge(lam=0.01, loss="pinball"), Y),
+    "feature ridge, huber": (ovkgp.ORFFRidge(lam=0.01, loss="huber", num_frequencies=20, random_state=0), Y),
+    "vector tasks, huber": (ovkgp.VectorTaskRegressor(tasks=[0.0, 1.0], loss="huber"), CURVES),
+    "curves, gp": (ovkgp.FunctionGPRegressor(output_basis="kernel", kernel="rbf", deviations=False), SHAPES),
+    "curves, projection": (ovkgp.KernelProjectionRegressor(), SHAPES),
+    "curves, ridge": (ovkgp.FunctionalRidge(), SHAPES),
+    "curves, features": (ovkgp.FeatureProjectionRegressor(num_features=20, random_state=0), SHAPES),
+    "curves, robust": (ovkgp.RobustFunctionalRegressor(max_iter=500, tolerance=1e-4), SHAPES),
+    "curves, linear": (ovkgp.FunctionalLinearRegressor(), SHAPES),
+    "curves, triple basis": (ovkgp.TripleBasisRegressor(num_features=20, random_state=0), SHAPES),
+    "curves, additive": (ovkgp.KernelAdditiveRegressor(), SHAPES),
+    "curves, averages": (ovkgp.KernelCurveRegressor(), SHAPES),
 }
 JUNK = {
     "true": True,
@@ -347,6 +356,10 @@ COMMANDS = [
     ["predict", "{folder}/none", "{data}", "--out", "{out}"],
     ["report", "{data}", "--out", "{out}"],
     ["report", "{data}", "--out", "{out}.html", "--groups", "x"],
+    ["fit", "auto", "{dates}", "--out", "{out}", "--outputs", "u", "--inputs", "nope"],
+    ["fit", "curves", "{curves}", "--out", "{out}", "--outputs", "nope_*"],
+    ["fit", "curves", "{curves}", "--out", "{out}", "--outputs", "y_*", "--grid", "{folder}/none.csv"],
+    ["fit", "curves", "{dated_curves}", "--out", "{out}", "--outputs", "y_*", "--inputs", "x"],
     ["models", "nope"],
     ["features", "--lengthscale", "1e-300"],
     ["features", "--lengthscale", "nan"],
@@ -363,7 +376,13 @@ def test_commands_end_with_one_clear_sentence(words, tmp_path):
     (tmp_path / "text.csv").write_text("x,u\na,b\nc,d\n", encoding="utf-8")
     (tmp_path / "empty.csv").write_text("", encoding="utf-8")
     (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 4)
-    places = {name: str(tmp_path / f"{name}.csv") for name in ("data", "text", "empty", "binary")}
+    dates = pd.Series(pd.date_range("2024-01-01", periods=N))
+    pd.DataFrame({"t": dates, "u": Y[:, 0]}).to_csv(tmp_path / "dates.csv", index=False)
+    curves = pd.DataFrame(SHAPES, columns=[f"y_{t:.2f}" for t in GRID]).assign(x=X[:, 0])
+    curves.to_csv(tmp_path / "curves.csv", index=False)
+    curves.assign(**{"y_0.00": dates}).to_csv(tmp_path / "dated_curves.csv", index=False)
+    names = ("data", "text", "empty", "binary", "dates", "curves", "dated_curves")
+    places = {name: str(tmp_path / f"{name}.csv") for name in names}
     places |= {"folder": str(tmp_path), "out": str(tmp_path / "out")}
     command = [sys.executable, "-m", "ovkgp", *(word.format(**places) for word in words)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
@@ -374,6 +393,20 @@ def test_commands_end_with_one_clear_sentence(words, tmp_path):
         assert not (tmp_path / "out").exists()
     else:
         assert "nan" not in done.stdout.lower()
+
+
+def test_suite_has_every_estimator():
+    public = {kind for kind in vars(ovkgp.estimators).values() if isinstance(kind, type)}
+    public |= {getattr(ovkgp, name) for name in ovkgp.__all__ if name[0].isupper()}
+    fitting = {kind for kind in public if isinstance(kind, type) and issubclass(kind, BaseEstimator)}
+    searches = {kind for kind in fitting if "estimator" in signature(kind).parameters}
+    assert fitting - searches == {type(estimator) for estimator, _ in ESTIMATORS.values()}
+    with_losses = {kind for kind in fitting if "huber" in str(kind._parameter_constraints.get("loss"))}
+    fuzzed = {
+        type(estimator) for estimator, _ in ESTIMATORS.values() if getattr(estimator, "loss", "square") != "square"
+    }
+    assert {ovkgp.OVKRidge, ovkgp.ORFFRidge, ovkgp.VectorTaskRegressor} <= fuzzed
+    assert with_losses <= fuzzed | {type(ESTIMATORS["curves, robust"][0])}
 
 
 def test_suite_has_at_least_five_thousand_cases():

@@ -14,7 +14,7 @@ from ovkgp.checks import check_one_of, check_positive
 from ovkgp.exceptions import DomainError, InputError, OptionError
 from ovkgp.functional.mean_curve import MeanCurve, check_spread, fit_mean_curve
 from ovkgp.functional.point_names import grid_of_names
-from ovkgp.functional.quadrature import as_array, as_domain, as_points, describe_domain, quadrature_weights
+from ovkgp.functional.quadrature import as_array, as_domain, as_points, as_values, describe_domain, quadrature_weights
 
 CHANNEL_DIMS = ("channel", "channels", "coordinate", "variable", "component")  # names of a channel dimension in xarray
 
@@ -88,10 +88,10 @@ class FunctionalData:
     def __init__(self, values, grid, domain: ArrayLike | None = None, channel_names=None):
         self.is_ragged = is_ragged(values, grid)
         if self.is_ragged:
-            self.values = [as_array(one, f"values[{i}]").copy() for i, one in enumerate(values)]
+            self.values = [as_values(one, f"values[{i}]").copy() for i, one in enumerate(values)]
             self.grid = [as_array(one, f"grid[{i}]").copy() for i, one in enumerate(grid)]
         else:
-            self.values, self.grid = as_array(values, "values").copy(), as_array(grid, "grid").copy()
+            self.values, self.grid = as_values(values, "values").copy(), as_array(grid, "grid").copy()
         self._check_shapes()
         self._check_points()
         self._check_values()
@@ -450,7 +450,11 @@ def as_functional_data(data, grid=None, domain=None) -> FunctionalData:
             _check_same_grid(read_data, grid)
             return read_data if domain is None else as_functional_data(read_data, domain=domain)
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        grid = grid_of_names(data.columns, len(data.columns)).points if grid is None else grid
+        if grid is None and has_default_columns(data):
+            grid = np.linspace(0.0, 1.0, data.shape[1])
+        elif grid is None:
+            grid = grid_of_names(data.columns, len(data.columns)).points
+        as_values(data.iloc[:0], "data")  # columns of dates would become ticks
         return FunctionalData(data.to_numpy(dtype=np.float64, na_value=np.nan), grid, domain)
     if grid is None:
         data = as_array(data, "data")
@@ -479,6 +483,12 @@ def _has_attributes(data, names: tuple[str, ...]) -> bool:
     return all(hasattr(data, name) for name in names)
 
 
+def has_default_columns(frame) -> bool:
+    """Return whether the columns of a frame are numbered by pandas, since no names were given."""
+    columns = getattr(frame, "columns", None)
+    return (getattr(columns, "start", None), getattr(columns, "step", None)) == (0, 1)
+
+
 def _check_same_grid(data: FunctionalData, grid) -> None:
     """Raise if a grid was given besides data that have another one."""
     if grid is None:
@@ -490,14 +500,14 @@ def _check_same_grid(data: FunctionalData, grid) -> None:
 
 def _read_fdata_grid(data) -> FunctionalData:
     axes = [np.asarray(axis, dtype=np.float64) for axis in data.grid_points]
-    matrix = np.asarray(data.data_matrix, dtype=np.float64)
+    matrix = as_values(data.data_matrix, "values")
     values = matrix.reshape(len(matrix), -1, matrix.shape[-1])
     points = axes[0] if len(axes) == 1 else np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
     return FunctionalData(values[..., 0] if values.shape[-1] == 1 else values, points, np.asarray(data.domain_range))
 
 
 def _read_fdata_irregular(data) -> FunctionalData:
-    points, values = (np.asarray(a, dtype=np.float64) for a in (data.points, data.values))
+    points, values = (as_values(a, "values") for a in (data.points, data.values))
     points = points[:, 0] if points.ndim == 2 and points.shape[1] == 1 else points
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     slices = [slice(a, b) for a, b in pairwise([*map(int, data.start_indices), len(points)])]
@@ -517,7 +527,7 @@ def _coordinates(data) -> dict[str, np.ndarray]:
 def _read_xarray(data) -> FunctionalData:
     if callable(data.values):
         raise InputError("data must be a DataArray, got a Dataset. Use data['name'], or data.to_dataarray('channel').")
-    values, dims, axes = np.asarray(data.values, dtype=np.float64), list(data.dims), _coordinates(data)
+    values, dims, axes = as_values(data.values, "values"), list(data.dims), _coordinates(data)
     channels = [dim for dim in dims[1:] if dim not in axes]
     if not axes or len(channels) > 1:
         raise InputError(

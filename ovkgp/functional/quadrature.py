@@ -15,16 +15,28 @@ from ovkgp.checks import check_one_of
 from ovkgp.exceptions import DomainError, InputError, OptionError
 
 RULES = ("mean", "trapezoid")
+NOT_NUMBERS = {"M": "dates", "m": "durations", "c": "complex numbers"}  # by the kind of NumPy
 DOMAIN_TOLERANCE = 1e-9  # points may lie outside of the domain by this fraction of its width
 
 
+def as_values(values, name: str) -> np.ndarray:
+    """Return values of curves as float64, like `as_array`, but raise if they are dates or durations."""
+    if kinds := _kinds(values) & NOT_NUMBERS.keys():
+        raise InputError(
+            f"{name} must hold real numbers, got {NOT_NUMBERS[min(kinds)]}. Convert them, for example to days since a common date."
+        )
+    return as_array(values, name)
+
+
 def as_array(values, name: str) -> np.ndarray:
-    """Return values (an array, a tensor on any device, or nested lists) as float64.
+    """Return numbers (an array, a tensor on any device, or nested lists) as float64.
 
     Masked values are NaN. Dates are days since 1970-01-01 and durations days, in whatever unit they are stored.
     """
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
+    if "c" in _kinds(values):
+        raise InputError(f"{name} must hold real numbers, got {NOT_NUMBERS['c']}.")
     try:
         if isinstance(values, np.ma.MaskedArray):
             return values.astype(np.float64).filled(np.nan)
@@ -37,6 +49,17 @@ def as_array(values, name: str) -> np.ndarray:
         return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}.") from error
+
+
+def _kinds(values) -> set[str]:
+    """Return the NumPy kinds of an array, of the columns of a frame, or of nested lists."""
+    found = getattr(values, "dtypes", getattr(values, "dtype", None))
+    if found is None:
+        try:
+            found = np.asarray(values).dtype
+        except ValueError:  # lists of different lengths, which the conversion reports
+            return set()
+    return {getattr(one, "kind", "") for one in (found if hasattr(found, "__iter__") else [found])}
 
 
 def as_domain(domain: ArrayLike) -> np.ndarray:

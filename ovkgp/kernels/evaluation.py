@@ -145,7 +145,7 @@ def _stable_distances(kernel: Kernel) -> Iterator[None]:
     """Replace GPyTorch's `covar_dist` in a kernel and its parts."""
     parts = [part for part in kernel.modules() if isinstance(part, Kernel) and "covar_dist" not in vars(part)]
     for part in parts:
-        part.covar_dist = _covar_dist
+        part.covar_dist = covar_dist
     try:
         yield
     finally:
@@ -153,7 +153,7 @@ def _stable_distances(kernel: Kernel) -> Iterator[None]:
             del part.covar_dist
 
 
-def _covar_dist(
+def covar_dist(
     x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, square_dist: bool = False, **params
 ) -> Tensor:
     """Compute distances with the arguments of GPyTorch's `Kernel.covar_dist`."""

@@ -31,6 +31,7 @@ MIN_INVERSE_CONDITION = 1e-6
 """M is inverted, rather than factorized, if its smallest eigenvalue is at least this fraction of its largest."""
 
 WEIGHTS = ("heat", "binary")
+MAX_RELATIVE_SIZE = 1e100  # largest size of points relative to the median, so that squares do not overflow
 
 
 def neighbor_laplacian(
@@ -141,12 +142,21 @@ def _neighbor_graph(X: np.ndarray, num_neighbors: int, weights: str) -> sparse.c
     n, k = len(X), min(check_integer("num_neighbors", num_neighbors), len(X) - 1)
     if k == 0:
         return sparse.csr_array((n, n))
-    X = np.ldexp(X, -np.frexp(np.abs(X).max())[1])  # exact, so that squared distances neither overflow nor underflow
-    distances, neighbors = NearestNeighbors(n_neighbors=k).fit(X).kneighbors()  # excludes the point itself
+    distances, neighbors = NearestNeighbors(n_neighbors=k).fit(_squarable(X)).kneighbors()  # excludes the point itself
     values = np.ones(n * k) if weights == "binary" else _heat_weights(distances.ravel())
     indices = np.repeat(np.arange(n), k).astype(np.int32), neighbors.ravel().astype(np.int32)
     graph = sparse.csr_array((values, indices), shape=(n, n))
     return graph.maximum(graph.T).tocsr()
+
+
+def _squarable(X: np.ndarray) -> np.ndarray:
+    """Return points whose squared distances neither overflow nor underflow: those beyond 1e100 times the others are moved closer."""
+    size, sizes = np.abs(X).max(), np.abs(X[X != 0])
+    typical = np.median(sizes) if len(sizes) else 0.0
+    size = typical if size > MAX_RELATIVE_SIZE * typical else size
+    with np.errstate(over="ignore"):
+        scaled = np.ldexp(X, -np.frexp(size)[1])  # exact
+    return np.clip(scaled, -MAX_RELATIVE_SIZE, MAX_RELATIVE_SIZE)
 
 
 def _heat_weights(distances: np.ndarray) -> np.ndarray:

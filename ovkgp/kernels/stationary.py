@@ -14,6 +14,7 @@ from torch import Tensor
 from ovkgp.checks import check_positive
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
+from ovkgp.kernels.evaluation import covar_dist
 from ovkgp.kernels.gpytorch_records import matern_mixture
 from ovkgp.kernels.radial_derivatives import Jet, per_pair, separable_jet
 from ovkgp.kernels.records import KernelRecord, NamedKernel, Profile, register_kernel
@@ -168,7 +169,7 @@ class RadialCauchyKernel(BatchIndexMixin, Kernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> Tensor:
         scaled = x1 / self.lengthscale, x2 / self.lengthscale
-        return 1 / (1 + self.covar_dist(*scaled, diag=diag, square_dist=True, **params))
+        return 1 / (1 + covar_dist(*scaled, diag=diag, square_dist=True, **params))
 
 
 def _radial_cauchy_profile(xp, s, kernel: RadialCauchyKernel) -> Profile:
@@ -252,7 +253,7 @@ class GeneralMaternKernel(BatchIndexMixin, Kernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> Tensor:
         scaled = x1 / self.lengthscale, x2 / self.lengthscale
-        return _bessel_profile(torch, self.covar_dist(*scaled, diag=diag, square_dist=True, **params), self).value
+        return _bessel_profile(torch, covar_dist(*scaled, diag=diag, square_dist=True, **params), self).value
 
 
 def _bessel_profile(xp, s, kernel: GeneralMaternKernel) -> Profile:

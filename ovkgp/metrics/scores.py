@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import signature
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -19,6 +20,7 @@ from sklearn.utils import _safe_indexing
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.scales import unit_of
 
 DEFAULT_LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)  # levels of the pinball loss
 NUM_NODES = 200  # number of Gauss–Legendre nodes on each side of y, for the CRPS of a distribution function
@@ -58,6 +60,7 @@ def r2_score(Y, mean, *, sample_weight=None, multioutput="uniform_average"):
     """
     Y, mean = check_tables(Y, mean)
     weight, observed = _weights(Y, sample_weight), ~np.isnan(Y)
+    Y, mean = (values / unit_of(np.nanmax(np.abs(Y), 0, initial=0.0)) for values in (Y, mean))
     found, known = np.full(Y.shape[1], np.nan), observed.sum(0) > 1
     for a in np.flatnonzero(known):
         s = observed[:, a]
@@ -87,7 +90,9 @@ def root_mean_squared_error(Y, mean, *, sample_weight=None, multioutput="uniform
     2.0
     """
     Y, mean = check_tables(Y, mean)
-    errors = np.sqrt(average_observed(Y, (Y - mean) ** 2, sample_weight, "raw_values"))
+    errors = Y - mean
+    unit = unit_of(np.nanmax(np.abs(errors), 0, initial=0.0))
+    errors = unit * np.sqrt(average_observed(Y, (errors / unit) ** 2, sample_weight, "raw_values"))
     return combine_outputs(errors, ~np.isnan(errors), multioutput)
 
 
@@ -440,8 +445,15 @@ def _coverage_error(estimator, X, Y, level: float = 0.9, **options) -> float:
 
 
 def _pinball(estimator, X, Y, levels=DEFAULT_LEVELS, **options) -> float:
-    name = "predict_quantiles" if hasattr(estimator, "predict_quantiles") else "predict"
-    return pinball_loss(Y, getattr(estimator, name)(X, list(levels)), levels, **options)
+    if hasattr(estimator, "predict_quantiles"):
+        quantiles = estimator.predict_quantiles(X, list(levels))
+    elif "quantiles" in signature(estimator.predict).parameters:
+        quantiles = estimator.predict(X, quantiles=list(levels))
+    else:
+        found = _predictive(estimator, X)
+        quantiles = np.stack([found.quantile(level) for level in levels], -1)
+        Y = check_tables(Y)[0]
+    return pinball_loss(Y, quantiles, levels, **options)
 
 
 def _predictive(estimator, X):

@@ -15,6 +15,7 @@ from ovkgp.plotting.axes import (
     format_legend_label,
     get_line_style,
 )
+from ovkgp.scales import mean_and_std
 
 INTERVAL_LEVEL = 0.9  # level of the intervals of sampled lengthscales
 INPUT_INCHES, FIGURE_WIDTH_INCHES = 0.45, 6.0  # height per input, and width of the figure of relevances
@@ -98,7 +99,7 @@ def _get_input_std(estimator) -> np.ndarray:
     """Return the standard deviation (d,) of each input in standardized units."""
     scaling = estimator.scaling_
     if (rows := training_data(estimator)) is not None:
-        return rows[0].std(0) / scaling.input_scale
+        return mean_and_std(rows[0])[1] / scaling.input_scale
     scale = scaling.input_scale
     if len(scale) > 1 and (scale == scale[0]).all():  # one for all, or none
         raise OptionError(

@@ -15,6 +15,7 @@ from ovkgp.estimators.common.summary import likelihood_names
 from ovkgp.estimators.common.validation import as_inputs, input_table
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting.axes import format_label, select_input
+from ovkgp.scales import mean_and_std
 
 MAX_NAMED_INPUTS = 3  # up to this number of other inputs, the axis label lists their values
 MIN_NEAREST_ROWS = 20  # minimum number of rows that are nearest to a slice
@@ -72,7 +73,7 @@ class InputSlice:
 
     def find_nearest(self, X: np.ndarray) -> np.ndarray:
         """Return a mask (n,) of the tenth of the rows of X, but at least `MIN_NEAREST_ROWS`, nearest to the slice."""
-        scale = X.std(0)
+        scale = mean_and_std(X)[1]
         distances = np.linalg.norm((X - self.project(X)) / np.where(scale > 0, scale, 1.0), axis=1)
         count = min(max(len(X) // 10, MIN_NEAREST_ROWS), len(X))
         return distances <= np.partition(distances, count - 1)[count - 1]

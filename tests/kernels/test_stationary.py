@@ -379,3 +379,12 @@ def test_sobolev_kernel_orders_and_periodic_lengthscale():
             SobolevKernel(order=order, periodic=periodic)
     assert SobolevKernel(periodic=True).lengthscale is None
     assert SobolevKernel(periodic=True).is_stationary and SobolevKernel().is_stationary
+
+
+@pytest.mark.parametrize("make", [RadialCauchyKernel, lambda: GeneralMaternKernel(nu=1.3)])
+def test_radial_kernels_called_directly_do_not_depend_on_distant_rows(make):
+    """As in a plain `ExactGP` of GPyTorch, whose distances are centered on the mean of the batch."""
+    kernel = make().double()
+    x = torch.rand(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    far = torch.cat([x, torch.full((1, 2), 1e9, dtype=torch.float64)])
+    torch.testing.assert_close(kernel(far, x).to_dense()[:6], kernel(x, x).to_dense(), rtol=1e-12, atol=0)

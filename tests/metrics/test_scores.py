@@ -273,3 +273,38 @@ def test_scorers_of_other_regressors():
     assert metrics.scorers["r2"](model, X, Y) == metrics.r2_score(Y, model.predict(X))
     with pytest.raises(OptionError, match="needs an estimator with predictive distributions"):
         metrics.scorers["neg_crps"](model, X, Y)
+
+
+CURVES = {
+    "gp": ovkgp.FunctionGPRegressor(output_basis="kernel", kernel="rbf", deviations=False),
+    "projection": ovkgp.KernelProjectionRegressor(),
+    "linear": ovkgp.FunctionalLinearRegressor(),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_distribution_scorers_of_curves_equal_functions(name):
+    """Before, levels were taken for a grid, and draws needed a GPRegressor."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(30, 2))
+    Y = X[:, :1] * np.sin(3 * np.linspace(0, 1, 6)) + X[:, 1:] + 0.1 * rng.standard_normal((30, 6))
+    model, levels = CURVES[name].fit(X, Y), [0.1, 0.5, 0.9]
+    low, high = model.predict_interval(X, level=0.8)
+    median = model.predict(X)
+    expected = metrics.pinball_loss(Y, np.stack([low, median, high], -1), levels)
+    assert metrics.make_scorer("neg_pinball_loss", levels=levels)(model, X, Y) == pytest.approx(-expected, rel=1e-3)
+    assert metrics.scorers["neg_energy_score"](model, X, Y) == pytest.approx(
+        -metrics.energy_score(Y, model.sample_y(X, 500)), rel=0.05
+    )
+    draws = model.sample_y(X[:3], 300)
+    mean, std = model.predict(X[:3], return_std=True)
+    np.testing.assert_allclose(draws.mean(-1), mean, atol=0.3 * std.max())
+    np.testing.assert_allclose(draws.std(-1), std, rtol=0.25)
+
+
+def test_distribution_scorers_need_a_distribution_of_curves():
+    X = np.linspace(0, 1, 10)[:, None]
+    model = ovkgp.KernelCurveRegressor().fit(X, np.sin(X + np.linspace(0, 1, 4)))
+    for name in ("neg_pinball_loss", "neg_energy_score"):
+        with pytest.raises(OptionError, match="predictive distribution"):
+            metrics.scorers[name](model, X, np.sin(X + np.linspace(0, 1, 4)))

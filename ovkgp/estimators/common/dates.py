@@ -64,6 +64,17 @@ def to_days(table, origins: Origins | None = None, name: str = "X") -> tuple[obj
     return _replace_columns(table, days), found
 
 
+def reject_times(table, name: str) -> None:
+    """Raise if a table of curves, whose columns have one unit, holds dates or durations."""
+    _, found = to_days(table, name=name)
+    if found is not None:
+        column = next(j for j, origin in enumerate(found) if origin is not None)
+        label = repr(str(table.columns[column])) if hasattr(table, "columns") else column
+        raise InputError(
+            f"{name} must hold numbers, got {KINDS[_kind(found[column])]} in column {label}. Convert them, for example to days since a common date."
+        )
+
+
 def check_kinds(found: Origins | None, fitted: Origins | None, labels: Sequence, name: str) -> None:
     """Check that a table has dates and durations in the columns in which that of the fit had them."""
     for j, label in enumerate(labels):

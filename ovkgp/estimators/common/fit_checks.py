@@ -13,7 +13,7 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.stacking.stack import CandidateScore, StackPosterior
 from ovkgp.kernels import IndependentKernel
-from ovkgp.kernels.evaluation import evaluate_kernel
+from ovkgp.kernels.evaluation import evaluate_kernel, squared_distances
 
 MAX_NOISE_FRACTION = 0.95  # noise above this fraction of the variance of an output leaves nothing to the function
 MAX_NEIGHBOR_RATIO = (
@@ -34,6 +34,7 @@ MIN_REPORTED_WEIGHT = 0.05  # weight of the candidates of a mixture whose traini
 MIN_ROWS_PER_INPUT = 2  # rows that are needed to tell which inputs matter
 
 
+@np.errstate(over="ignore", invalid="ignore")  # variances of outputs beyond 1e±154
 def list_fit_problems(estimator) -> list[str]:
     """List what is wrong with the fit of a `GPRegressor`, as sentences: what `fit` warns of.
 
@@ -295,5 +296,5 @@ def _neighbor_ratio(X: np.ndarray, y: np.ndarray) -> float:
         return 1.0
     rows = np.random.default_rng(0).permutation(rows)[:MAX_NEIGHBOR_ROWS]
     points = torch.from_numpy(X[rows])
-    nearest = torch.cdist(points, points).fill_diagonal_(torch.inf).argmin(1).numpy()
+    nearest = squared_distances(points, points).fill_diagonal_(torch.inf).argmin(1).numpy()
     return float(np.mean((y[rows] - y[rows][nearest]) ** 2) / (2 * y[rows].var()))

@@ -159,7 +159,8 @@ class Scaling:
     def cov(self, cov: Tensor) -> np.ndarray:
         """Return a covariance (…, k·p, k·p), data-major, in original units."""
         scale = np.tile(self.output_scale, cov.shape[-1] // len(self.output_scale))
-        return cov.detach().numpy() * scale[:, None] * scale
+        with np.errstate(over="ignore"):  # of outputs beyond 1e154 it is infinite
+            return cov.detach().numpy() * scale[:, None] * scale
 
     def log_density(self, log_density: float, num_observed: np.ndarray) -> float:
         """Return a log density of `num_observed` (p,) observed entries in original units."""
@@ -262,9 +263,10 @@ def named_structure(estimator) -> str:
 
 
 def _noise(value: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    if value.ndim == 2:
-        return value * np.outer(scale, scale)
-    return value * (scale[0] ** 2 if value.ndim == 0 and np.all(scale == scale[0]) else scale**2)
+    with np.errstate(over="ignore"):  # the variance of outputs beyond 1e154 is infinite
+        if value.ndim == 2:
+            return value * np.outer(scale, scale)
+        return value * (np.square(scale[0]) if value.ndim == 0 and np.all(scale == scale[0]) else scale**2)
 
 
 def values_in_units(estimator, group: xarray.Dataset) -> dict[str, np.ndarray]:

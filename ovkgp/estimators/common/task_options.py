@@ -23,7 +23,7 @@ from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.functional.factors import Factor, FeatureFactor, KernelFactor
-from ovkgp.inference.training.kernel_parameters import subsample
+from ovkgp.inference.training.kernel_parameters import pair_distances, subsample
 from ovkgp.kernels.protocol import check_scalar_kernel
 from ovkgp.kernels.records import make_scalar_kernel
 from ovkgp.losses import TaskMeasure
@@ -126,7 +126,7 @@ def task_kernel(kernel: str | Kernel, lengthscale, points: Tensor, role: str = "
 
 def _low_distance(points: Tensor) -> float:
     """Compute the .2-quantile of the distances between at most 500 distinct points (n, d); 1 if all are equal (LT-41)."""
-    distances = torch.nn.functional.pdist(subsample(torch.unique(points.double(), dim=0))).numpy()
+    distances = pair_distances(subsample(torch.unique(points.double(), dim=0)))
     return float(np.quantile(distances, DISTANCE_QUANTILE)) if len(distances) else 1.0
 
 

@@ -19,12 +19,14 @@ from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.dates import check_kinds, from_days, to_days
 from ovkgp.exceptions import FitWarning, InputError, InputTypeError
 from ovkgp.inference.model.row_sample import draw_random_rows
+from ovkgp.scales import mean_and_std
 
 if TYPE_CHECKING:
     from ovkgp.estimators.common.scaling import Scaling
 
 
 MIN_FAR_INPUT = 1e50  # absolute value from which inputs are compared with the lengthscales
+MAX_SIZE = 1e145  # largest absolute value whose squares can be summed, and the inverse of the smallest
 MAX_LENGTHSCALES = 1e100  # distance whose square, and the phases of random features at it, do not overflow
 
 
@@ -155,6 +157,16 @@ def check_observed(counts: np.ndarray, names: Sequence[str] | None) -> None:
         raise InputError(f"Y has no observed values for output {column!r}. Drop the column or add observations.")
 
 
+def check_size(parts: Sequence[np.ndarray], name: str) -> None:
+    """Check that squares of values neither overflow nor underflow, for models whose losses are in units of the data."""
+    largest = max(float(np.nanmax(np.abs(values), initial=0.0)) for values in parts)
+    if largest > MAX_SIZE or 0 < largest < 1 / MAX_SIZE:
+        bound = f"at most {MAX_SIZE:g}" if largest > 1 else f"at least {1 / MAX_SIZE:g}"
+        raise InputError(
+            f"The largest absolute value of {name} must be {bound}, got {largest:.3g}, since squares of it are not representable. Measure {name} in another unit."
+        )
+
+
 def output_names(Y) -> list[str] | None:
     """Return the column names of a data frame, or the name of a series."""
     if hasattr(Y, "columns"):
@@ -240,6 +252,23 @@ def warn_about_constants(estimator, Y: np.ndarray) -> None:
         warnings.warn(
             f"Output {listed} is constant and may degrade outputs trained jointly with it. Drop it or use "
             'kernel="independent".',
+            FitWarning,
+            stacklevel=5,
+        )
+
+
+MAX_SPREAD_RATIO = 1e3  # largest ratio of the standard deviation of an input to its interquartile range
+
+
+def warn_about_distant_rows(X: np.ndarray, labels: Sequence[str]) -> None:
+    """Warn if few rows determine the scale of an input, in units of which half of the rows are nearly equal."""
+    _, std = mean_and_std(X.astype(np.float64))
+    low, high = np.quantile(X, [0.25, 0.75], axis=0)
+    between = high - low
+    for index in np.flatnonzero((between > 0) & (std / MAX_SPREAD_RATIO > between)):
+        row = int(np.abs(X[:, index] - (low + high)[index] / 2).argmax())
+        warnings.warn(
+            f"Input {labels[index]!r} has the value {X[row, index]:.3g} in row {row}, while half of the rows lie between {low[index]:.3g} and {high[index]:.3g}: in standardized units these are nearly equal, and predictions hardly depend on the input. Drop the row, or transform the input.",
             FitWarning,
             stacklevel=5,
         )

@@ -17,7 +17,8 @@ from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
-from ovkgp.estimators.common.validation import input_table
+from ovkgp.estimators.common.row_checks import warn_about_rows
+from ovkgp.estimators.common.validation import check_size, input_table
 from ovkgp.estimators.functional.curve_protocol import CurveEstimator
 from ovkgp.estimators.functional.curve_tables import curve_table, default_grid, enter_curves
 from ovkgp.exceptions import InputError, OptionError
@@ -132,6 +133,30 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         self._check_has_std()
         return CurveDraws(self, self._draw_remainders(check_integer("k", k), as_seed(random_state)), k)
 
+    def sample_y(self, X, n_samples=1, grid=None, noise=True, random_state=0) -> np.ndarray:
+        """Sample whole curves jointly at all rows of X.
+
+        Parameters
+        ----------
+        X, grid, noise
+            As for `predict`.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+
+        Returns
+        -------
+        ndarray of shape (k, m, n_samples), or (k, n_samples) if y was one-dimensional
+            Draws.
+        """
+        seed = as_seed(random_state)
+        values = self.sample_functions(check_integer("n_samples", n_samples), seed)(X, grid)
+        if noise:
+            std = np.sqrt(self._noise_variance(self._check_grid(grid)))
+            values = values + std * np.random.default_rng([seed, 1]).standard_normal(values.shape)
+        return self._flat_at(np.moveaxis(values, 0, -1), grid)
+
     def predictive(self, X) -> PredictiveDistribution:
         """Return the Gaussian distributions of new observations on `grid_`."""
         mean, std = self.predict(X, return_std=True)
@@ -212,6 +237,9 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         if data.has_channels:
             values = [v[:, 0] for v in data.values] if data.is_ragged else data.values[..., 0]
             data = FunctionalData(values, data.grid, data.domain)
+        if not data.is_ragged:
+            warn_about_rows(X, data.values)
+        check_size(data.values if data.is_ragged else [data.values], "y")
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)
         self.grid_, self.domain_, self.num_curves_ = default_grid(data), data.domain, len(data)
@@ -278,9 +306,9 @@ def largest_deviation(covariance: np.ndarray, level: float, seed: int = 0) -> fl
         return 0.0
     correlation = (covariance / np.outer(np.where(keep, std, 1), np.where(keep, std, 1)))[np.ix_(keep, keep)]
     values, vectors = np.linalg.eigh(correlation)
-    keep_values = values > 1e-10 * values[-1]
-    root = vectors[:, keep_values] * np.sqrt(values[keep_values])
-    draws = np.random.default_rng(seed).standard_normal((NUM_BAND_DRAWS, root.shape[1])) @ root.T
+    # the symmetric root does not depend on the signs and the rotation of eigenvectors, which are arbitrary
+    root = (vectors * np.sqrt(values.clip(0))) @ vectors.T
+    draws = np.random.default_rng(seed).standard_normal((NUM_BAND_DRAWS, len(root))) @ root
     return float(np.quantile(np.abs(draws).max(1), level))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.estimators.functional.curve_tables import read_curves
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
 from ovkgp.functional import Dictionary, FunctionalData
 from ovkgp.metrics import r2_score
 
@@ -80,6 +82,27 @@ class CurveEstimator:
     def training_curves(self) -> tuple[np.ndarray | FunctionalData, FunctionalData] | None:
         """Return the inputs of the fit, as `predict` takes them, and its curves; None if they are not stored."""
         return None
+
+    def check_loaded(self) -> None:
+        """Check the attributes that were read from a model file: their types and sizes must suffice for predictions."""
+        try:
+            X, curves = self.training_curves()
+            inputs = as_inputs(self, X[:1]) if isinstance(X, np.ndarray) else X[:1]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = self.predict(inputs, return_std=True)[0] if self.has_predictive else self.predict(inputs)
+            self.summary(), self.list_parameters(), self.basis_functions(), self.outlier_scores(), self.training_data()
+            flags = self._is_flat, self._has_names
+            is_right = (
+                len(X) == len(curves)
+                and np.size(found) == self.n_outputs_ == len(self.output_names_)
+                and all(isinstance(name, str) for name in self.output_names_)
+                and all(isinstance(flag, bool) for flag in flags)
+            )
+        except OvkgpError as error:
+            raise ModelFileError(f"The file does not describe a fitted model: {error}") from error
+        if not is_right:
+            raise ModelFileError("The file does not describe a fitted model: its attributes have other types or sizes.")
 
     def basis_functions(self) -> BasisFunctions | None:
         """Return the functions in which predictions are expanded; None if there is no finite basis."""

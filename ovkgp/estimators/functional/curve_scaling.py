@@ -16,6 +16,7 @@ from scipy.interpolate import PchipInterpolator
 
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.functional.mean_curve import SPLINE_DEGREE, MeanCurve, fit_mean_curve
+from ovkgp.scales import mean_and_std, root_mean_square
 
 MAX_MEAN_CURVES, MAX_MEAN_POINTS = 500, 200  # curves, and points of complete curves, from which the mean is estimated
 MAX_MEAN_VALUES = 20_000  # values from which it is estimated in several dimensions
@@ -74,7 +75,7 @@ class CurveScaling:
         standard = (warped - offsets[1]) / scales[1]
         mean = fit_smooth_mean(standard, values)
         residuals = values - mean(standard)
-        std = np.sqrt(np.nanmean(residuals**2, (0, 1)))
+        std = root_mean_square(residuals, (0, 1))
         size = np.nanmax(np.abs(values), (0, 1), initial=0.0)
         scale = np.where(std > 1e-12 * size, std, np.where(size > 0, size, 1.0))
         return cls(offsets[0], scales[0], offsets[1], scales[1], scale, mean, warp)
@@ -129,7 +130,7 @@ class CurveScaling:
 
 def _standardize(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations of columns; 1 for a constant column."""
-    offset, std = array.mean(0), array.std(0)
+    offset, std = mean_and_std(array)
     return offset, np.where(std > 1e-12 * np.abs(array).max(0, initial=0.0), std, 1.0)
 
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES
-from ovkgp.estimators.common.validation import as_array, input_table, output_table
+from ovkgp.estimators.common.dates import reject_times
+from ovkgp.estimators.common.validation import as_array, check_reach, input_table, output_table
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.functional import FunctionalData, as_functional_data
-from ovkgp.functional.data import has_points, is_ragged
+from ovkgp.functional.data import has_default_columns, has_points, is_ragged
 from ovkgp.functional.point_names import grid_of_names
-from ovkgp.functional.quadrature import as_points
+from ovkgp.functional.quadrature import as_points, as_values
 
 MAX_DEFAULT_POINTS = (
     200  # points at which curves are predicted by default, if they were observed at more different ones
@@ -40,8 +41,12 @@ def enter_curves(y, grid, num_rows: int) -> EnteredCurves:
     """Read the curves of a fit, one per row of the inputs, from functional data, an array, a table or a list of arrays."""
     y, names, is_flat = _unpack_rows(y), None, False
     if _is_table(y, grid):
+        reject_times(y, "y")
+        is_named = not has_default_columns(y)
         y, names, is_flat = output_table(y, None)
-        names = names if names is not None and len(names) == y.shape[1] else None  # a DataArray has one name
+        names = (
+            names if is_named and names is not None and len(names) == y.shape[1] else None
+        )  # a DataArray has one name
         if grid is None and names is not None and not is_flat:
             grid, source = grid_of_names(names, len(names))
             if source == "plane":
@@ -70,7 +75,7 @@ def read_curves(estimator, y, grid, num_rows: int, num_channels: int = 1) -> tup
         data = as_functional_data(y, grid).on_common_grid()
         values, grid = data.values, data.grid
     else:
-        values, grid = np.asarray(as_array(y), dtype=np.float64), estimator.grid_ if grid is None else grid
+        values, grid = as_values(as_array(y), "y"), estimator.grid_ if grid is None else grid
     values, points = np.asarray(values, dtype=np.float64), as_points(grid, estimator.domain_, "grid")
     values = values[..., None] if values.ndim == 2 else values
     if values.ndim != 3 or values.shape[:2] != (num_rows, len(points)):
@@ -213,7 +218,9 @@ class InputFormat:
         if table.shape[1] != len(self.mean):
             found, expected = table.shape[1] // len(self.grid), len(self.mean) // len(self.grid)
             raise InputError(f"X has curves of {found} channels, expected {expected} as in fit.")
-        return self.scores(table)
+        scores = self.scores(table)
+        check_reach(scores, [f"score {a}" for a in range(scores.shape[1])], estimator.largest_lengthscale())
+        return scores
 
     def scores(self, table: np.ndarray) -> np.ndarray:
         """Return the scores (k, K) of curves (k, g·q) on the grid."""
@@ -277,7 +284,7 @@ class CurveInputs:
 
 
 def _is_functional(X) -> bool:
-    return has_points(X) or len(getattr(X, "shape", ())) == 3
+    return has_points(X) or (hasattr(X, "dims") and len(X.dims) == 3)
 
 
 def _check_groups(groups, num_rows: int) -> list:

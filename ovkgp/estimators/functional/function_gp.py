@@ -26,6 +26,7 @@ from ovkgp.estimators.common.options import (
     restore_on_error,
 )
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
 from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveEstimator
 from ovkgp.estimators.functional.curve_scaling import CurveScaling
@@ -87,7 +88,9 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         Kernel k_X of the inputs, with a linear term and one lengthscale per input if it is given by name. "auto" mixes models with
         Matérn and rational quadratic kernels.
     task_kernel : {"auto", "matern52", "rbf", "matern32", …} or Kernel, default="auto"
-        Kernel k_Θ of the domain, and of the deviations.
+        Kernel k_Θ of the domain, and of the deviations. Values and priors of kernel objects are in standardized units: inputs and
+        points are divided by their standard deviations (`scaling_.input_scale`, `scaling_.point_scale`) and curves by that of their
+        residuals from the mean curve. Only with `hyperparameters="fixed"` are they in original units.
     deviations : {"auto"} or bool, default="auto"
         Whether curves deviate smoothly from f. "auto" mixes models with and without.
     noise : {"constant", "varying"} or float, default="constant"
@@ -238,6 +241,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             self.check_options()
             inputs = CurveInputs.of(self, X, groups)
             curves = CurveOutputs.of(y, grid, len(inputs.table))
+            warn_about_rows(inputs.table, curves.values)
             for name in [one for one in vars(self) if one.endswith("_") and one not in INPUT_ATTRIBUTES]:
                 delattr(self, name)
             self._inputs_format, self._outputs_format = inputs.format, curves.format
@@ -539,6 +543,16 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
                 Hyperparameter.of(label if len(flat) == 1 else f"{label} {i}", one) for i, one in enumerate(flat[:20])
             ]
         return rows
+
+    def largest_lengthscale(self) -> float:
+        """Return the largest lengthscale of the inputs in original units; the largest scale of an input if the model has none."""
+        named = {} if self.gp_ is None else named_values(self.gp_)
+        found = [
+            value.max()
+            for name, value in named.items()
+            if name.startswith("input_kernel.") and name.endswith("lengthscale")
+        ]
+        return float(max(found, default=1.0) * self.scaling_.input_scale.max())
 
     def summary(self) -> Summary:
         """Return a text with the columns, the size and the training of the model, and the weights of its parts."""

@@ -32,6 +32,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData
 from ovkgp.functional.factors import KernelFactor
 from ovkgp.functional.quadrature import as_points, quadrature_weights
+from ovkgp.scales import mean_and_std
 
 LENGTHSCALE_FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8)  # candidates, as fractions of the domain
 NOISE_RATIOS = np.geomspace(1e-6, 1e3, 28)  # candidates of σ², relative to the prior variance of fitted values
@@ -178,9 +179,9 @@ class FunctionalLinearRegressor(FunctionalRegressor):
                 self._input_grid, self._input_domain = np.linspace(0.0, 1.0, X.shape[1]), np.array([[0.0, 1.0]])
             if self._input_grid is not None and self._input_grid.ndim > 1:
                 raise InputError("X must be curves on an interval, got several dimensions. Pass a table of features.")
-            self._input_mean = X.mean(0) if self.fit_intercept else np.zeros(X.shape[1])
-            std = X.std(0) if self._input_grid is None else np.ones(X.shape[1])
-            self._input_scale = np.where(std > 0, std, 1.0)
+            mean, std = mean_and_std(X)
+            self._input_mean = mean if self.fit_intercept else np.zeros(X.shape[1])
+            self._input_scale = np.where((std > 0) & (self._input_grid is None), std, 1.0)
             self._points_per_curve = float(data.num_points)
             best = max(self._candidates(X, data), key=lambda one: one.log_evidence)
             self.input_factor_, self.coordinates_ = best.inputs, best.outputs
@@ -347,6 +348,10 @@ class FunctionalLinearRegressor(FunctionalRegressor):
             return np.diag(1 / self._input_scale)
         points = as_points(self._input_grid if input_grid is None else input_grid, self._input_domain, "input_grid")
         return factor_rows(self.input_factor_, points)
+
+    def largest_lengthscale(self) -> float:
+        """Return the largest scale of an input, in which the model is linear."""
+        return float(np.max(self._input_scale))
 
     @property
     def input_grid_(self) -> np.ndarray | None:

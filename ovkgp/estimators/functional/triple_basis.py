@@ -12,6 +12,7 @@ from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import BASE_KERNEL
 from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, integer, one_of, restore_on_error
 from ovkgp.estimators.common.task_options import TASK_LENGTHSCALE, task_kernel
+from ovkgp.estimators.common.validation import MAX_SIZE
 from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
@@ -300,6 +301,10 @@ class KernelAdditiveRegressor(ProjectionBaseline):
             if data.num_dims > 1:
                 raise InputError(
                     f"y must be curves on an interval, got {data.num_dims} dimensions. Use FunctionalRidge."
+                )
+            if not 1 / MAX_SIZE <= data.volume <= MAX_SIZE:
+                raise InputError(
+                    f"The width of the domain must lie between {1 / MAX_SIZE:g} and {MAX_SIZE:g}, got {data.volume:g}. Measure grid in another unit."
                 )
             points, weights = data.grid[:, None], data.weights(self.quadrature)
             self.dictionary_ = self._components(data)

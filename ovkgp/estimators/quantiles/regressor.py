@@ -36,7 +36,13 @@ from ovkgp.estimators.common.prediction_columns import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
-from ovkgp.estimators.common.validation import convert_output_times, input_table, output_names, raise_input_errors
+from ovkgp.estimators.common.validation import (
+    convert_output_times,
+    input_table,
+    output_names,
+    raise_input_errors,
+    warn_about_distant_rows,
+)
 from ovkgp.estimators.quantiles.conformal import calibrate_quantiles
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
@@ -364,6 +370,8 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             if (name.endswith("_") and name not in INPUT_ATTRIBUTES) or name == "_replicates":
                 delattr(self, name)
         self.output_names_ = names
+        if not isinstance(self.kernel, Kernel):
+            warn_about_distant_rows(X, self.input_labels())
         return QuantileRows.of(X, y, sample_weight)
 
     @property

@@ -53,7 +53,13 @@ from ovkgp.estimators.common.streaming import (
     store_columns,
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, hyperparameter_table, summarize
-from ovkgp.estimators.common.validation import Table, entry_values, input_table, warn_about_constants
+from ovkgp.estimators.common.validation import (
+    Table,
+    entry_values,
+    input_table,
+    warn_about_constants,
+    warn_about_distant_rows,
+)
 from ovkgp.estimators.regression.hyperparameters import (
     MIXTURE_DRAWS,
     SAMPLED,
@@ -315,6 +321,7 @@ class GPRegressor(PosteriorRegressor):
         """Check the data of a new fit and store their columns."""
         X, Y = self._enter(X, Y)
         warn_about_constants(self, Y)
+        warn_about_distant_rows(X, self.input_labels())
         return Table(X, Y, entry_values(noise, Y, "noise"))
 
     def _seed(self, checkpoint) -> int:

@@ -49,6 +49,7 @@ from ovkgp.inference.training.initialization import register_default_priors, reg
 from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings, Units
 from ovkgp.inference.training.priors import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
+from ovkgp.scales import root_mean_square
 
 if TYPE_CHECKING:
     from ovkgp.estimators.regression.gp_regressor import GPRegressor
@@ -183,7 +184,7 @@ def _field_candidates(data: Observations, base: str, scaling: Scaling) -> list[C
     )
     if not is_field or not MIN_FIELD_ENTRIES <= data.num_observed <= MAX_DENSE_ENTRIES:
         return []
-    inputs, outputs = (tuple((s / np.sqrt(np.mean(s**2))).tolist()) for s in scales)
+    inputs, outputs = (tuple((s / root_mean_square(s)).tolist()) for s in scales)
     return [CoupledCandidate("helmholtz", "helmholtz", base, input_scale=inputs, output_scale=outputs)]
 
 

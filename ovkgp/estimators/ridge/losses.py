@@ -33,7 +33,7 @@ from ovkgp.estimators.common.loss_options import (
 )
 from ovkgp.estimators.common.options import FRACTIONS, NUMBER, NUMBERS, check_constraints, check_lam, one_of
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
-from ovkgp.estimators.common.validation import WeightedData, as_array
+from ovkgp.estimators.common.validation import WeightedData, as_array, check_size
 from ovkgp.estimators.ridge.base import (
     RidgeEstimator,
     RidgePath,
@@ -109,6 +109,7 @@ class LossMixin:
 
     def _fit_mode(self, data: WeightedData, make_gp: Callable[..., OperatorValuedGP], variance: str) -> None:
         """Set `loss_`, `gp_`, `posterior_` and the certificate; `make_gp(noise, scale)` makes the model."""
+        check_size([data.Y], "Y")
         levels = self._levels()
         intercept = fit_constants(self.loss, data, levels.numpy())
         self.scaling_ = make_scaling(data.X.shape[1], intercept, fit_intercept=self.fit_intercept)

@@ -252,6 +252,8 @@ class ORFFRidge(LossMixin, RidgeEstimator):
             Fitted estimator.
         """
         if is_distributed(self):
+            if self._is_mode:
+                self._reject("distributed=True", "Fit in one process.")
             if sample_weight is None:
                 return self.fit_stream([(X, y)])
             raise OptionError("sample_weight is not supported with distributed=True. Remove it or fit in one process.")

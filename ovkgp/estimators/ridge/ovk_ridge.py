@@ -12,6 +12,7 @@ from ovkgp.estimators.common.descriptions import EXACT_KERNEL, Description
 from ovkgp.estimators.common.loss_options import MODE_ATTRIBUTES
 from ovkgp.estimators.common.named_kernels import name_structure, ridge_kernel
 from ovkgp.estimators.common.options import restore_on_error
+from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.ridge.base import (
     RIDGE_ATTRIBUTES,
@@ -195,6 +196,7 @@ class OVKRidge(LossMixin, RidgeEstimator):
         with restore_on_error(self):
             self.check_options()
             data = self._check_first_rows(X, y, sample_weight)
+            warn_about_rows(data.X, data.Y)
             observed = np.isfinite(data.Y).any(1)
             self._kernel = ridge_kernel(self, data.X[observed], data.Y[observed])
             self.kernel_ = name_structure(self.kernel)

@@ -32,6 +32,7 @@ from ovkgp.estimators.selection.predictive_scores import (
 )
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.posteriors.leave_one_out import group_index
+from ovkgp.scales import root_mean_square
 
 METHODS = ("none", "laplace", "svi", "nuts")
 SCORES = ("elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence", "penalized_evidence")
@@ -316,7 +317,7 @@ class _Trial:
         )
         self.row["cv_log_density"] = density[observed].mean()
         self.row["cv_log_density_se"] = compute_standard_error(self.terms["cv_log_density"])
-        self.row["cv_rmse"] = np.sqrt(np.nanmean(error**2))
+        self.row["cv_rmse"] = float(root_mean_square(error))
 
 
 def _count_trained_parameters(fitted: GPRegressor) -> int:

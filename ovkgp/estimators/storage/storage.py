@@ -219,4 +219,6 @@ def _decode(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> 
         if name in header:
             setattr(estimator, name, _decode(header[name], under(name, tensors), kernel))
     saved.finish(estimator)
+    if hasattr(estimator, "check_loaded"):
+        estimator.check_loaded()
     return estimator

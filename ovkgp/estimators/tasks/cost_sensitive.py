@@ -31,7 +31,13 @@ from ovkgp.estimators.common.task_options import (
     make_measure,
     task_factor,
 )
-from ovkgp.estimators.common.validation import as_array, input_table, output_names, raise_input_errors
+from ovkgp.estimators.common.validation import (
+    as_array,
+    input_table,
+    output_names,
+    raise_input_errors,
+    warn_about_distant_rows,
+)
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional.factors import LEVEL_TOLERANCE, LevelFactor
@@ -248,6 +254,8 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
             self._seed = as_seed(self.random_state)
             vars(self).pop("_replicates", None)
             scale = not isinstance(self.kernel, Kernel)
+            if scale:
+                warn_about_distant_rows(X, self.input_labels())
             self.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
             self._rows, self._labels = self.scaling_.inputs(X).numpy(), 2.0 * labels - 1
             self.lam_, self.measure_ = canonical_lam(self), self._measure()

@@ -37,7 +37,7 @@ from ovkgp.estimators.common.task_options import (
     make_measure,
     task_factor,
 )
-from ovkgp.estimators.common.validation import input_table
+from ovkgp.estimators.common.validation import input_table, warn_about_distant_rows
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
@@ -257,6 +257,8 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
             for name in REPLICATES:
                 vars(self).pop(name, None)
             scale = self.scale_inputs and not isinstance(self.kernel, Kernel)
+            if scale:
+                warn_about_distant_rows(X, self.input_labels())
             self.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
             # copies of a row become one row of larger weight, so that the path has no ties
             rows, counts = np.unique(self.scaling_.inputs(X).numpy(), axis=0, return_counts=True)

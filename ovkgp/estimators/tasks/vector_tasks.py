@@ -28,9 +28,10 @@ from ovkgp.estimators.common.options import (
     restore_on_error,
 )
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
 from ovkgp.estimators.common.task_options import TASK_KERNEL_CONSTRAINTS, task_kernel
-from ovkgp.estimators.common.validation import WeightedData, as_array, input_table
+from ovkgp.estimators.common.validation import WeightedData, as_array, check_size, input_table
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
@@ -265,6 +266,8 @@ class VectorTaskRegressor(TableRegressor):
         with restore_on_error(self):
             self.check_options()
             X, Y = self._validate_by_task(X, y)
+            check_size([Y], "y")
+            warn_about_rows(X, Y)
             observed = np.isfinite(Y).any(-1)
             self.missing_ = float(1 - observed.mean())
             rows = observed.any(1)

@@ -20,7 +20,7 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError
-from ovkgp.inference.algebra.dense import inverse_from_cholesky, kronecker_in_form, safe_cholesky
+from ovkgp.inference.algebra.dense import inverse_from_cholesky, kronecker_in_form, psd_root, safe_cholesky
 from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.posteriors.curves import CurveFunctions, CurvePosterior, ScalarFeatures, task_covariance
 from ovkgp.inference.posteriors.posterior import draw_normal, prior_covariance, spawn_seeds
@@ -55,7 +55,7 @@ class RaggedCurvePosterior(CurvePosterior):
         self.kernel, self.task_kernel, self.tasks, self.X = kernel, kernel.task_kernel, kernel.tasks, X
         ((self.input_kernel, self.channels),) = components(kernel.input_kernel)
         self.num_channels = len(self.channels)
-        self.channel_root = _root(self.channels).contiguous()
+        self.channel_root = psd_root(self.channels).contiguous()
         white = self.noise.variances_at(self.tasks)
         self.nodes = choose_nodes(self.task_kernel, self.tasks, NODE_TOLERANCE * float(white.min()))
         values, vectors = torch.linalg.eigh(to_dense(evaluate_kernel(self.task_kernel, self.nodes)))
@@ -223,11 +223,11 @@ class RaggedCurvePosterior(CurvePosterior):
         seeds = spawn_seeds(random_state, 3)
         functions, psi = self.functions(tasks, derivative), self.features(X)
         draws = psi @ self._draw_weights(k, seeds[0]) @ functions.mT
-        over_inputs = _root(to_dense(evaluate_kernel(self.input_kernel, X)) - psi @ psi.mT)
+        over_inputs = psd_root(to_dense(evaluate_kernel(self.input_kernel, X)) - psi @ psi.mT)
         prior = self._prior_outputs(tasks, derivative, "output")
         for left, right, seed in (
-            (over_inputs, _root(prior), seeds[1]),
-            (psi, _root(prior - functions @ functions.mT), seeds[2]),
+            (over_inputs, psd_root(prior), seeds[1]),
+            (psi, psd_root(prior - functions @ functions.mT), seeds[2]),
         ):
             draws = draws + left @ draw_normal((k, left.shape[1], right.shape[1]), seed, X) @ right.mT
         return draws
@@ -263,9 +263,3 @@ def choose_nodes(kernel: Kernel, tasks: Tensor, tolerance: float) -> Tensor:
         left = left - rows[-1].square()
         chosen.append(pivot)
     return tasks[chosen]
-
-
-def _root(matrix: Tensor) -> Tensor:
-    """Return R with R Rᵀ equal to a positive semidefinite matrix."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp_min(0).sqrt()

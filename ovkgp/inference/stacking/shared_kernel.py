@@ -78,7 +78,9 @@ class SharedProblem(OutputProblem):
 
     def density(self, y: np.ndarray, known: np.ndarray | None) -> NumpyDensity:
         """Return log π(u) of all outputs y (n, p)."""
-        evidence = SharedEvidence(self.kernel, self.noise, y, effective_outputs(y) / y.shape[1])
+        evidence = SharedEvidence(
+            self.kernel, self.noise, y, effective_outputs(y) / max(y.shape[1], 1)
+        )  # 0 if all curves are equal
         return NumpyDensity(self.numpy_vector, evidence, self.priors)
 
 

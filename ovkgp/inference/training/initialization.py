@@ -25,6 +25,7 @@ from ovkgp.inference.training.kernel_parameters import (
     KernelParameter,
     PriorSettings,
     Units,
+    column_stds,
     kernel_parameters,
     output_covariance,
     score_parameters,
@@ -187,7 +188,7 @@ def _likelihood_bounds(likelihood: Module, deviations: Tensor) -> dict[int, Boun
 
 def _scales(gp, data: Observations, deviations: Tensor) -> dict[str, Tensor]:
     """Return the typical size of parameters in the units of the data, by name; all others have size 1."""
-    input_std = data.X.std(0, correction=0)
+    input_std = column_stds(data.X)
     input_std = torch.where(input_std > 0, input_std, 1.0)
     scales = {
         "mean.constant": deviations,

@@ -44,7 +44,10 @@ from ovkgp.kernels import (
     num_outputs,
 )
 from ovkgp.kernels.fields import FieldKernel
+from ovkgp.scales import unit_of
 
+MIN_SQUARABLE = 1e-150  # smaller distances have squares with few digits, or none
+MAX_DIFFERENCES = 1 << 20  # number of differences that are computed together
 MAX_DISTANCE_ROWS = 500  # maximum number of rows between which distances are measured
 MIN_RELATIVE_VARIANCE = 1e-3  # variance assigned to a constant output, relative to the mean of the others
 ROUNDING_TOLERANCE = 1e-12  # an output whose standard deviation is below this, relative to its values, is constant
@@ -118,7 +121,7 @@ class Units:
         """Standard deviation of each column (d,); 1 for a constant column."""
         if self.X is None or len(self.X) < 2:
             return torch.ones(self.num_dims, dtype=torch.float64)
-        std = self.X.std(0, correction=0)
+        std = column_stds(self.X)
         return torch.where(std > ROUNDING_TOLERANCE * self.X.abs().amax(0), std, 1.0)
 
     @property
@@ -416,12 +419,40 @@ def row_distances(X: Tensor) -> Distances:
 
 
 def _quantiles(X: Tensor) -> Distances:
-    X = X.detach().to("cpu", torch.float64)
-    size = X.abs().amax().clamp_min(torch.finfo(torch.float64).tiny) if X.numel() else 1.0
-    distances = torch.nn.functional.pdist(X / size).numpy()  # squares of 1e±200 would overflow
+    distances = pair_distances(X)
     distances = distances[distances > 0]
-    quantiles = np.quantile(distances, [0.05, 0.5]) * float(size) if len(distances) else np.ones(2)
+    quantiles = np.quantile(distances, [0.05, 0.5]) if len(distances) else np.ones(2)
     return Distances(*torch.as_tensor(quantiles).unsqueeze(-1))
+
+
+def pair_distances(X: Tensor) -> np.ndarray:
+    """Return the distances between all pairs of rows of X (n, d), in the order of `pdist`; squares do not overflow or underflow."""
+    X = X.detach().to("cpu", torch.float64)
+    unit = float(unit_of(float(X.abs().amax()) if X.numel() else 0.0))
+    distances = torch.nn.functional.pdist(X / unit).numpy()
+    is_small = distances < MIN_SQUARABLE  # beside a row at 1e200
+    distances = distances * unit
+    if is_small.any():
+        distances[is_small] = _small_distances(X.numpy(), np.flatnonzero(is_small))
+    return distances
+
+
+def _small_distances(X: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return the distances of pairs of rows, numbered as by `pdist`, each computed in units of its largest difference."""
+    first, second = (index[pairs] for index in np.triu_indices(len(X), 1))
+    found = []
+    for start in range(0, len(pairs), step := max(1, MAX_DIFFERENCES // X.shape[1])):
+        rows = slice(start, start + step)
+        differences = X[first[rows]] - X[second[rows]]
+        unit = unit_of(np.abs(differences).max(1))
+        found.append(unit * np.sqrt(np.square(differences / unit[:, None]).sum(1)))
+    return np.concatenate(found)
+
+
+def column_stds(X: Tensor) -> Tensor:
+    """Return the standard deviation (d,) of each column of X (n, d), with the divisor n."""
+    unit = torch.from_numpy(unit_of(X.detach().abs().amax(0).cpu().numpy())).to(X)
+    return (X / unit).std(0, correction=0) * unit
 
 
 def output_covariance(Y: Tensor) -> Tensor:

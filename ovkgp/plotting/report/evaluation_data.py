@@ -15,6 +15,7 @@ from ovkgp.criticism.predictive_distributions import EntryPredictions, predictiv
 from ovkgp.estimators.common.estimator import check_estimator
 from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
 from ovkgp.exceptions import InputError
+from ovkgp.scales import unit_of
 
 IN_SAMPLE_CAVEAT = "the assessment is too optimistic. Use held-out rows."
 
@@ -216,4 +217,5 @@ def column_means(Y: np.ndarray) -> np.ndarray:
 
 def column_stds(Y: np.ndarray) -> np.ndarray:
     """Return the standard deviation (p,) of the observed entries of each column of (n, p); 0 if there are none."""
-    return np.sqrt(column_means((Y - column_means(Y)) ** 2))
+    unit = unit_of(np.nan_to_num(np.abs(Y)).max(0, initial=0.0))
+    return np.sqrt(column_means((Y / unit - column_means(Y / unit)) ** 2)) * unit

@@ -318,7 +318,9 @@ def test_auto_kernel_prefers_coupled_candidates_for_coupled_outputs():
     assert model.kernel_ == "auto" and len(model.candidates_) == 5 and coupled > 0.6
     alone = ovkgp.GPRegressor("independent", random_state=0).fit(X, Y)
     error, of_alone = (np.abs(one.predict(X)[20:60, 0] - truth[20:60, 0]).max() for one in (model, alone))
-    assert error < 0.4 and error < 0.5 * of_alone  # alone 0.79; averaged independent candidates keep a third of the weight
+    assert (
+        error < 0.4 and error < 0.5 * of_alone
+    )  # alone 0.79; averaged independent candidates keep a third of the weight
 
 
 def test_auto_approximation_uses_features_for_many_rows():

@@ -378,3 +378,8 @@ def test_grid_search_selects_lam_and_kernel_objects_are_accepted():
     X, Y = smooth(n=40, outliers=3)
     search = GridSearchCV(ovkgp.OVKRidge(RBFKernel(), loss="huber", tolerance=1e-6), {"lam": [1e-2, 1e3]}, cv=3)
     assert search.fit(X, Y[:, :1]).best_params_["lam"] == 1e-2
+
+
+def test_distributed_fit_with_a_loss_names_the_option():
+    with pytest.raises(OptionError, match="distributed=True"):
+        ovkgp.ORFFRidge(loss="huber", distributed=True).fit(np.ones((4, 1)), np.arange(4.0))
