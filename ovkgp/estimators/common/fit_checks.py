@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from linear_operator import to_dense
@@ -9,6 +11,7 @@ from linear_operator import to_dense
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
 from ovkgp.estimators.common.summary import ColumnNames, list_active_bounds, pluralize
+from ovkgp.exceptions import FitWarning
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.stacking.stack import CandidateScore, StackPosterior
@@ -30,6 +33,7 @@ MIN_COPIED_FRACTION, MIN_COPIES = (
     0.05,
     10,
 )  # copies of other rows that are reported: this fraction, or this number if less
+ONE_ROW = "There is only one training row: predictions elsewhere are those of the prior. Add rows, or check how they were selected."
 MIN_REPORTED_WEIGHT = 0.05  # weight of the candidates of a mixture whose training is checked
 MIN_ROWS_PER_INPUT = 2  # rows that are needed to tell which inputs matter
 
@@ -97,6 +101,13 @@ def list_copied_rows(X: np.ndarray, Y: np.ndarray, num_rows: int | None = None) 
     ]
 
 
+def warn_about_rows(X: np.ndarray, Y: np.ndarray) -> None:
+    """Warn if there is only one row of X (n, d) and Y (n, ...), NaN where missing, or if many rows are exact copies of others."""
+    found = [ONE_ROW] if len(X) == 1 else list_copied_rows(X, np.reshape(Y, (len(X), -1)))
+    for message in found:
+        warnings.warn(message, FitWarning, stacklevel=4)
+
+
 def _heavy_candidates(estimator) -> dict[str, CandidateScore]:
     """Return the scores of the candidates of a mixture with a weight of at least 5 %, by name, if they have reports."""
     is_stack = isinstance(getattr(estimator, "posterior_", None), StackPosterior)
@@ -133,9 +144,7 @@ def _few_rows(estimator) -> list[str]:
     """Compare the number of observed values with that of trained hyperparameters, per output if outputs are independent."""
     counts, gp = np.asarray(estimator._num_observed), estimator.gp_
     if counts.max() == 1:
-        return [
-            "There is only one training row: predictions elsewhere are those of the prior. Add rows, or check how they were selected."
-        ]
+        return [ONE_ROW]
     if estimator.fit_report_ is None:
         return []
     trained = [raw for name, raw in gp.named_parameters() if raw.requires_grad and not name.startswith("features.")]

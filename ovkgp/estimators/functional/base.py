@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from ovkgp.checks import as_seed, check_integer, check_probability
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
+from ovkgp.estimators.common.fit_checks import warn_about_rows
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
-from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.validation import check_size, input_table
 from ovkgp.estimators.functional.curve_protocol import CurveEstimator
 from ovkgp.estimators.functional.curve_tables import curve_table, default_grid, enter_curves

@@ -16,6 +16,7 @@ from ovkgp.checks import check_integer, check_probability
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, TableRegressor
 from ovkgp.estimators.common.descriptions import NO_LEAVE_ONE_OUT, Description
+from ovkgp.estimators.common.fit_checks import warn_about_rows
 from ovkgp.estimators.common.options import (
     POSITIVE,
     RANDOM_STATE,
@@ -26,7 +27,6 @@ from ovkgp.estimators.common.options import (
     restore_on_error,
 )
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
-from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
 from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveEstimator
 from ovkgp.estimators.functional.curve_scaling import CurveScaling

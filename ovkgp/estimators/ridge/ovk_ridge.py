@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL, Description
+from ovkgp.estimators.common.fit_checks import warn_about_rows
 from ovkgp.estimators.common.loss_options import MODE_ATTRIBUTES
 from ovkgp.estimators.common.named_kernels import name_structure, ridge_kernel
 from ovkgp.estimators.common.options import restore_on_error
-from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.ridge.base import (
     RIDGE_ATTRIBUTES,

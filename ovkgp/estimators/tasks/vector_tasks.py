@@ -15,6 +15,7 @@ from torch import Tensor
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.base import TableRegressor
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL, NO_LEAVE_ONE_OUT, Description, describe_mean
+from ovkgp.estimators.common.fit_checks import warn_about_rows
 from ovkgp.estimators.common.loss_options import MODE_ATTRIBUTES, fit_constants, is_square, make_loss, tune_loss
 from ovkgp.estimators.common.named_kernels import scale_kernel, usable_scale
 from ovkgp.estimators.common.options import (
@@ -28,7 +29,6 @@ from ovkgp.estimators.common.options import (
     restore_on_error,
 )
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
-from ovkgp.estimators.common.row_checks import warn_about_rows
 from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
 from ovkgp.estimators.common.task_options import TASK_KERNEL_CONSTRAINTS, task_kernel
 from ovkgp.estimators.common.validation import WeightedData, as_array, check_size, input_table

@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.estimators.common.row_checks`."""
+"""Tests of `ovkgp.estimators.common.fit_checks.warn_about_rows`."""
 
 import warnings
 
