@@ -346,6 +346,8 @@ def test_reports_and_columns_need_no_standard_deviation(loss, tmp_path):
         ({"loss": "huber", "lam": [0.1, 1.0]}, "lam"),
         ({"loss": "huber", "output_metric": np.eye(2)}, "output_metric"),
         ({"loss": losses.PinballEnvelope(0.1), "scale": "evidence"}, "scale"),
+        ({"loss": losses.OneClass(), "level": 0.5}, "OneClass"),
+        ({"loss": losses.Envelope(losses.OneClass(), 0.1), "level": 0.5}, "OneClass"),
         ({"loss": "pinball", "level": 1.0}, "level"),
         ({"loss": "pinball", "level": [0.1, 0.2, 0.3]}, "level"),
     ],
