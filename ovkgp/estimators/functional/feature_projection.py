@@ -18,14 +18,14 @@ from ovkgp.estimators.functional.basis_ridge import (
     CurveFunction,
     CurveRidge,
 )
-from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
-from ovkgp.estimators.functional.options import DICTIONARY_CONSTRAINTS, LOSS, check_output_matrix, make_dictionary
+from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, to_tensor
+from ovkgp.estimators.functional.options import DICTIONARY_CONSTRAINTS, LOSS, check_loss, check_output_matrix, make_dictionary
 from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import Nystrom
-from ovkgp.functional import FunctionalData
+from ovkgp.functional import FunctionalData, MeanCurve
 from ovkgp.functional.dictionary import pseudo_inverse
 from ovkgp.functional.factors import FeatureFactor, KernelFactor
 from ovkgp.inference.gp import OperatorValuedGP
@@ -198,9 +198,13 @@ class FeatureProjectionRegressor(BasisRegressor):
                 self._fit_loss(X, data, factor, lambda measure: IntegralLoss(self.loss, measure))
         return self
 
+    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
+        return fit_mean(data, self.loss)
+
     def check_options(self) -> None:
         """Check the options and their combinations."""
         super().check_options()
+        check_loss(self.loss)
         if self.penalty != "coefficients" and self.output_matrix is not None:
             raise OptionError(
                 f'output_matrix is not supported with penalty="{self.penalty}". Use penalty="coefficients".'

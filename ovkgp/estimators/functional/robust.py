@@ -30,7 +30,7 @@ from ovkgp.estimators.functional.basis_ridge import (
     CurveRidge,
     gram_coordinates,
 )
-from ovkgp.estimators.functional.curve_problem import factor_rows, make_curve_loss, make_problem, to_tensor
+from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, make_curve_loss, make_problem, to_tensor
 from ovkgp.estimators.functional.functional_ridge import OUTPUT_KERNEL_CONSTRAINTS, make_output_factor
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
@@ -109,8 +109,8 @@ class RobustFunctionalRegressor(BasisRegressor):
         and of whole curves for p = 2, or under a Student-t likelihood with 4 degrees of freedom. If None, there are no bands.
     output_kernel, output_lengthscale, num_functions, kernel, lengthscale, lam, convention, curve_weighting, quadrature,
     fit_intercept, selection, verbose
-        As for `FunctionalRidge`. Several λ are compared by 5-fold cross-validation, as the parameter of the loss. The intercept is the
-        median curve for "huber" and "log_cosh" and complete curves.
+        As for `FunctionalRidge`. Several λ are compared by 5-fold cross-validation, as the parameter of the loss. The intercept of
+        "huber" and "log_cosh" is the median of complete curves, and with gaps a smooth mean without outlying values and curves.
     tolerance : float, default=1e-6
         Relative duality gap.
     max_iter : int, default=20000
@@ -369,11 +369,8 @@ class RobustFunctionalRegressor(BasisRegressor):
                 errors[index, test] = held_out.loss.mean(missed.square())
         return (errors.mean(1) if self.loss == "insensitive" else errors.median(1).values).numpy()
 
-    def _fit_mean(self, data: FunctionalData):
-        """Return the median curve of complete curves, and their mean for an insensitive loss or with gaps."""
-        if self.loss == "insensitive" or not data.is_complete:
-            return super()._fit_mean(data)
-        return MeanCurve(data.domain, data._points(0), np.median(data.values, 0)[:, None])
+    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
+        return fit_mean(data, self.loss)
 
     def _set_solution(self, problem: TaskProblem, found: TaskSolution, inputs) -> None:
         self.function_ = CurveFunction(inputs, ScaledCoordinates(self.coordinates_), found.weights.numpy())

@@ -9,6 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData
+from ovkgp.losses import Huber, LogCosh
 
 N, M, LAM = 10, 14, 5e-3
 OPTIONS = {"lengthscale": 1.0, "output_kernel": "rbf", "output_lengthscale": 0.3, "lam": LAM, "fit_intercept": False}
@@ -225,6 +226,39 @@ def test_robust_fits_resist_outliers():
         assert set(np.argsort(model.outlier_scores_)[-4:]) == {0, 1, 2, 3}
     assert model.parameter_ == model.parameter_path_.values[np.argmin(model.parameter_path_.error)]
     assert model.lam_ == model.lam_path_.values[np.argmin(model.lam_path_.error)]
+
+
+@pytest.mark.parametrize("name", ["huber 1", "huber 2", "log_cosh", "projection", "features"])
+@pytest.mark.parametrize("missing", ["none", "one", "many", "ragged"])
+def test_errors_do_not_grow_with_the_size_of_outliers(name, missing):
+    """Four of forty curves are 1000 too large: the intercept must not be the mean, neither of complete curves nor with gaps."""
+    rng, grid = np.random.default_rng(0), np.linspace(0, 1, 20)
+
+    def truth(x):
+        return np.sin(2 * x + 4 * grid) + 0.5 * x * grid
+
+    X, new = rng.uniform(-1, 1, (40, 1)), rng.uniform(-1, 1, (200, 1))
+    Y = truth(X) + 0.2 * rng.standard_normal((40, 20))
+    Y[:4] += 1000.0
+    if missing != "none":
+        Y[10, 3] = np.nan
+    if missing == "many":
+        Y[rng.random(Y.shape) < 0.3] = np.nan
+    curves = FunctionalData(Y, grid, (0, 1))
+    if missing == "ragged":
+        keep = np.isfinite(Y)
+        curves = FunctionalData([y[k] for y, k in zip(Y, keep, strict=True)], [grid[k] for k in keep], (0, 1))
+    model = {
+        "huber 1": ovkgp.RobustFunctionalRegressor(lam=1e-3, tolerance=1e-4),
+        "huber 2": ovkgp.RobustFunctionalRegressor(lam=1e-3, p=2, tolerance=1e-4),
+        "log_cosh": ovkgp.RobustFunctionalRegressor("log_cosh", lam=1e-3, tolerance=1e-4),
+        "projection": ovkgp.KernelProjectionRegressor(num_functions=8, loss=LogCosh(5.0), lam=1e-3),
+        "features": ovkgp.FeatureProjectionRegressor(num_functions=8, loss=Huber(0.3), lam=1e-3, random_state=0),
+    }[name]
+    if name == "features" and missing != "none":
+        pytest.skip("features require complete curves")
+    predicted = model.fit(X, curves).predict(new, grid)
+    assert np.mean((predicted - truth(new)) ** 2) < 0.012  # .002 to .01 without outliers
 
 
 @pytest.mark.parametrize("options", [{"p": 1}, {"p": 2}, {"loss": "log_cosh"}, {"p": 2, "uncertainty": "student_t"}])
