@@ -19,7 +19,13 @@ from ovkgp.estimators.functional.basis_ridge import (
     CurveRidge,
 )
 from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, to_tensor
-from ovkgp.estimators.functional.options import DICTIONARY_CONSTRAINTS, LOSS, check_loss, check_output_matrix, make_dictionary
+from ovkgp.estimators.functional.options import (
+    DICTIONARY_CONSTRAINTS,
+    LOSS,
+    check_loss,
+    check_output_matrix,
+    make_dictionary,
+)
 from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.storage.storage import storable
