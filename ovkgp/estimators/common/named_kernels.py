@@ -142,7 +142,9 @@ def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
         return _unit_field(field_kernel(kernel, base, X.shape[1], p).double())
     if kernel == "independent":
         _reject_matrix(options, 'kernel="independent"')
-    matrix = _output_matrix(kernel, options.output_matrix, Y, is_robust=not is_square(getattr(options, "loss", "square")))
+    matrix = _output_matrix(
+        kernel, options.output_matrix, Y, is_robust=not is_square(getattr(options, "loss", "square"))
+    )
     return DecomposableKernel(base, output_matrix=matrix).double()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from ovkgp.estimators.functional.options import (
 from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import Nystrom
 from ovkgp.functional import FunctionalData, MeanCurve
 from ovkgp.functional.dictionary import pseudo_inverse
@@ -254,8 +255,15 @@ class FeatureProjectionRegressor(BasisRegressor):
         if len(lams) > 1:
             self._cross_validate(rows, V, gram, norms, lams)
         self.lam_ = float(lams[np.argmin(self.path_error_)] if len(lams) > 1 else lams[0])
-        found = solve_group_lasso(problem, self.lam_, tolerance=self.tolerance)
+        found = solve_group_lasso(problem, self.lam_, tolerance=self.tolerance, max_iter=self.max_iter)
         self.selected_, self.gap_ = found.selected, found.gap
+        if not found.gap <= self.tolerance:
+            warnings.warn(
+                f"The selection of functions stopped after max_iter={self.max_iter} steps with a relative duality gap of {found.gap:.1e}. "
+                "Increase max_iter or tolerance.",
+                FitWarning,
+                stacklevel=3,
+            )
         if len(found.selected):
             factor = self.dictionary_.subset(found.selected).as_factor()
             self.function_ = CurveFunction(inputs, factor, found.weights[:, found.selected])
@@ -274,7 +282,7 @@ class FeatureProjectionRegressor(BasisRegressor):
             train, test = folds != fold, folds == fold
             problem = GroupLassoProblem.from_rows(rows[train], V[train], gram, norms[train].sum(), SMALL_RIDGE)
             held_out = GroupLassoProblem.from_rows(rows[test], V[test], gram, norms[test].sum())
-            found = group_lasso_path(problem, lams, tolerance=max(self.tolerance, 1e-4))
+            found = group_lasso_path(problem, lams, tolerance=max(self.tolerance, 1e-4), max_iter=self.max_iter)
             errors += [held_out.risk(one.weights) * test.sum() for one in found]
             counts += [len(one.selected) / len(np.unique(folds)) for one in found]
         self.path_lam_, self.path_error_, self.path_count_ = lams, errors / len(rows), counts
