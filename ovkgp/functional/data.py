@@ -282,14 +282,15 @@ class FunctionalData:
         mean = self.fit_mean() if mean is None else mean
         return self._shift(mean, -1.0), mean
 
-    def fit_mean(self) -> MeanCurve:
-        """Estimate the mean curve, as `center` does."""
+    def fit_mean(self, is_robust: bool = False) -> MeanCurve:
+        """Estimate the mean curve, as `center` does, or a robust one: the median of complete curves, else a mean without outliers."""
         if self.is_complete:
-            average = self.values.mean(0)
+            average = np.median(self.values, 0) if is_robust else self.values.mean(0)
             return MeanCurve(self.domain, self._points(0), average if average.ndim == 2 else average[:, None])
         pairs = list(self.curves())
         curve = np.repeat(np.arange(len(self)), [len(values) for _, values in pairs])
-        return fit_mean_curve(self.domain, curve, *(np.concatenate(parts) for parts in zip(*pairs, strict=True)))
+        columns = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        return fit_mean_curve(self.domain, curve, *columns, is_robust)
 
     def _shift(self, mean: MeanCurve, sign: float) -> FunctionalData:
         """Add `sign` times a mean curve."""

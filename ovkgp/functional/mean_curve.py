@@ -3,6 +3,9 @@
 With gaps, the average of the few curves observed at a point follows *which* curves these are. The mean μ is therefore estimated together with
 smooth deviations of the curves, y_i(t) = μ(t) + Φ(t) a_i + ε with a_i ~ N(0, C): generalized least squares for μ, and the EM algorithm for C
 and the noise. Both are splines; deviations have few, so that C is estimated well.
+
+A robust mean is the pointwise median of complete curves. With gaps it is the mixed model of the values without outliers: those that are far
+from a smooth median, relative to a smooth median of the absolute deviations, and the rest of curves of which these are the most.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ LOG_PENALTIES = np.linspace(
 )  # candidates of generalized cross validation, relative to the scale of the design
 NUM_DEVIATION_SPLINES = 6  # of the deviation of a curve from the mean, in one dimension
 NUM_ITERATIONS = 50  # maximum number of iterations of the EM algorithm
+MAX_DEVIATION = 3.0  # of regular values from the smooth median, in robust standard deviations
+NUM_MEDIAN_ITERATIONS = 30  # of reweighted least squares for a smooth median
+MEDIAN_WIDTH = 1e-2  # of the absolute deviations, in their median, below which their weights are constant
+NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 
 
 class MeanCurve:
@@ -81,11 +88,17 @@ def check_spread(points: np.ndarray) -> None:
 
 
 def fit_mean_curve(
-    domain: np.ndarray, curve: np.ndarray, points: np.ndarray, values: np.ndarray, max_splines: int | None = None
+    domain: np.ndarray,
+    curve: np.ndarray,
+    points: np.ndarray,
+    values: np.ndarray,
+    max_splines: int | None = None,
+    is_robust: bool = False,
 ) -> MeanCurve:
     """Fit a mean and deviations of curves to observations: curve index (N,), points (N, b), values (N, q), NaN if missing.
 
-    The mean has at most `max_splines` splines per dimension; None is 25, or 8 if there are several dimensions. The penalty on differences of coefficients of the mean is chosen by generalized cross validation. Complexity: O(N r² + n r² (r + d) + d³) per
+    The mean has at most `max_splines` splines per dimension; None is 25, or 8 if there are several dimensions. The penalty on differences of coefficients of the mean is chosen by
+    generalized cross validation. If `is_robust`, outlying values and curves do not count. Complexity: O(N r² + n r² (r + d) + d³) per
     iteration, for n curves and d and r splines of the mean and of deviations.
     """
     num_dims = len(domain)
@@ -101,8 +114,46 @@ def fit_mean_curve(
     columns = []
     for column in values.T:
         keep = ~np.isnan(column)
+        if is_robust:
+            keep[keep] = _find_regular(rows[keep], column[keep], curve[keep], penalty)
         columns.append(_fit_mixed_model(rows[keep], deviations[keep], column[keep], curve[keep], penalty))
     return MeanCurve(domain, None, np.stack(columns, 1), knots)
+
+
+def _find_regular(rows: csr_array, values: np.ndarray, curve: np.ndarray, penalty: np.ndarray) -> np.ndarray:
+    """Return whether values are near a smooth median, (N,), False for all values of a curve of which most are not.
+
+    At least half of the values and one curve are kept, as distances are relative to a smooth median of them.
+    """
+    distances = np.abs(values - rows @ _fit_median(rows, values, penalty))
+    middle = np.median(distances)
+    if middle == 0:
+        return np.ones(len(values), dtype=bool)
+    scales = np.maximum(rows @ _fit_median(rows, distances, penalty), middle / 3)
+    is_near = distances <= MAX_DEVIATION * NORMAL_MAD * scales
+    _, curve = np.unique(curve, return_inverse=True)
+    shares = np.bincount(curve, is_near) / np.bincount(curve)
+    regular = is_near & (shares[curve] > 0.5)
+    return regular if regular.any() else is_near
+
+
+def _fit_median(rows: csr_array, values: np.ndarray, penalty: np.ndarray) -> np.ndarray:
+    """Return the coefficients of a smooth median, by least squares with weights 1/|r| from the median of all values."""
+    center = np.median(values)
+    shifted, coefficients = values - center, np.zeros(rows.shape[1])
+    for _ in range(NUM_MEDIAN_ITERATIONS):
+        distances = np.abs(shifted - rows @ coefficients)
+        width = MEDIAN_WIDTH * np.median(distances)
+        if width == 0:
+            break
+        weights = width / np.maximum(distances, width)
+        weighted = rows.multiply(weights[:, None]).tocsr()
+        gram, moment = (weighted.T @ rows).toarray(), weighted.T @ shifted
+        previous = coefficients
+        coefficients = _penalized_fit(gram, moment, weights @ shifted**2, len(values), penalty)
+        if np.abs(coefficients - previous).max() < 1e-3 * np.median(distances):
+            break
+    return coefficients + center  # splines sum to 1
 
 
 def _deviation_rows(points: np.ndarray, domain: np.ndarray, num_curves: int) -> np.ndarray:

@@ -79,3 +79,32 @@ def test_mean_in_two_dimensions_and_per_channel():
     assert np.abs((found[:, 0] - grid[:, 0]) - (found[:, 0] - grid[:, 0]).mean()).max() < 0.05
     complete = FunctionalData(np.nan_to_num(Y), grid, [(0, 1), (0, 1)]).fit_mean()
     assert np.allclose(complete(grid), np.nan_to_num(Y).mean(0))
+
+
+def test_robust_mean_with_gaps_ignores_outlying_curves_and_values():
+    """At most one standard error of the mean of the regular curves, for outliers of any size in a quarter of the curves or values."""
+    rng = np.random.default_rng(0)
+    truth = np.sin(5 * T)
+    regular = truth + 0.5 * rng.standard_normal((60, 1)) * np.cos(3 * T) + 0.1 * rng.standard_normal((60, 40))
+    gaps = np.where(rng.random(regular.shape) < 0.2, np.nan, regular)
+    for size in (5.0, 1e6):
+        curves, values = gaps.copy(), gaps.copy()
+        curves[:15] += size
+        values[rng.random(gaps.shape) < 0.25] -= size
+        for one in (curves, values):
+            mean = FunctionalData(one, T).fit_mean(is_robust=True)(T)[:, 0]
+            assert np.abs(mean - truth).max() < 3 * 0.5 / np.sqrt(45)
+        keep = ~np.isnan(curves)
+        ragged = FunctionalData([y[k] for y, k in zip(curves, keep, strict=True)], [T[k] for k in keep])
+        found, expected = (data.fit_mean(is_robust=True)(T) for data in (ragged, FunctionalData(curves, T)))
+        assert np.allclose(found, expected)
+    assert np.allclose(FunctionalData(regular, T).fit_mean(is_robust=True)(T)[:, 0], np.median(regular, 0))
+
+
+def test_robust_mean_without_outliers_is_near_the_mean():
+    cut, full = cut_curves()
+    mean = FunctionalData(cut, T).fit_mean(is_robust=True)(T)[:, 0]
+    assert np.abs(mean - full.mean(0)).max() < 0.3
+    constant = np.where(np.arange(40) % 7 == 0, np.nan, np.full((5, 40), 3.0))
+    constant[0, 0] = 3.0
+    assert np.allclose(FunctionalData(constant, T).fit_mean(is_robust=True)(T), 3.0)

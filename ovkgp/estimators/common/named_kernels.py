@@ -11,6 +11,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.checks import as_numbers
+from ovkgp.estimators.common.loss_options import is_square
 from ovkgp.estimators.common.options import POSITIVE, names_in, one_of
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import FitWarning, InputError, KernelTypeError, OptionError, SpectralError
@@ -121,13 +122,15 @@ RIDGE_KERNEL_CONSTRAINTS = {
     "output_matrix": ["array-like", OutputMatrix, None],
 }
 MAX_DISTANCE_ROWS = 500  # maximum number of rows for the median distance
+MAX_OUTPUT_DEVIATION = 3.0  # of outputs without outliers from their median, in robust standard deviations
+NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 
 
 def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
     """Make the kernel of a ridge estimator for X (n, d) and Y (n, p), in float64.
 
     "auto" and "independent" are k(x, z) I; "decomposable" is k(x, z) Γ with the `output_matrix`, or the covariance of the
-    outputs if it is None (BA-05). Fields have no output matrix.
+    outputs if it is None (BA-05), with another loss than the square loss without outliers. Fields have no output matrix.
     """
     kernel, p = name_structure(options.kernel), Y.shape[1]
     if kernel == "given":
@@ -139,7 +142,9 @@ def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
         return _unit_field(field_kernel(kernel, base, X.shape[1], p).double())
     if kernel == "independent":
         _reject_matrix(options, 'kernel="independent"')
-    matrix = _output_matrix(kernel, options.output_matrix, Y)
+    matrix = _output_matrix(
+        kernel, options.output_matrix, Y, is_robust=not is_square(getattr(options, "loss", "square"))
+    )
     return DecomposableKernel(base, output_matrix=matrix).double()
 
 
@@ -176,10 +181,12 @@ def median_distance(X: np.ndarray) -> float:
     return float(row_distances(choose_landmarks(rows, MAX_DISTANCE_ROWS).X).median)
 
 
-def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.Tensor:
+def _output_matrix(kernel: str, matrix, Y: np.ndarray, is_robust: bool) -> OutputMatrix | torch.Tensor:
     p = Y.shape[1]
+    if matrix is None and kernel == "decomposable":
+        return output_covariance(torch.from_numpy(remove_outliers(Y) if is_robust else Y))
     if matrix is None:
-        return output_covariance(torch.from_numpy(Y)) if kernel == "decomposable" else torch.eye(p, dtype=torch.float64)
+        return torch.eye(p, dtype=torch.float64)
     if isinstance(matrix, OutputMatrix):
         shape = (matrix.num_outputs,) * 2
     else:
@@ -188,6 +195,18 @@ def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.T
     if shape != (p, p):
         raise InputError(f"output_matrix has shape {shape}, expected ({p}, {p}), one row per column of Y.")
     return deepcopy(matrix)
+
+
+def remove_outliers(Y: np.ndarray) -> np.ndarray:
+    """Return Y (n, p) with NaN for values that are further than 3 robust standard deviations from the median of their column.
+
+    Columns of which half of the values are equal are unchanged.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns without values
+        distances = np.abs(Y - np.nanmedian(Y, 0))
+        limits = MAX_OUTPUT_DEVIATION * NORMAL_MAD * np.nanmedian(distances, 0)
+    return np.where((distances > limits) & (limits > 0), np.nan, Y)
 
 
 def _reject_matrix(options, condition: str) -> None:

@@ -6,11 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.functional import FunctionalData
+from ovkgp.functional import FunctionalData, MeanCurve
 from ovkgp.functional.quadrature import quadrature_weights
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.solvers.square import ObservedTasks
-from ovkgp.losses import CurveHuber, CurveInsensitive, CurveLoss, IntegralLoss, LogCosh
+from ovkgp.losses import (
+    CurveHuber,
+    CurveInsensitive,
+    CurveLoss,
+    EpsilonInsensitive,
+    IntegralLoss,
+    LogCosh,
+    Loss,
+    Square,
+)
 
 
 def make_problem(
@@ -39,7 +48,9 @@ def make_problem(
     if weighting == "points" and not data.is_complete:
         counts = torch.from_numpy(data.counts).double()
         measure = ObservedTasks(measure.nodes, measure.weights * (counts / counts.mean()).unsqueeze(-1))
-    return TaskProblem(inputs, to_tensor(tasks), to_tensor(targets), make_loss(measure), lam)
+    problem = TaskProblem(inputs, to_tensor(tasks), to_tensor(targets), make_loss(measure), lam)
+    problem.loss.check_targets(problem.targets)
+    return problem
 
 
 def _labels(count: int) -> Tensor:
@@ -57,6 +68,12 @@ def _spread(row: np.ndarray, data: FunctionalData, quadrature: str) -> np.ndarra
 
 def _columns(points: np.ndarray) -> np.ndarray:
     return points[:, None] if points.ndim == 1 else points
+
+
+def fit_mean(data: FunctionalData, loss: str | Loss) -> MeanCurve:
+    """Return the mean curve of the square and ε-insensitive losses, which grow as squares, and the robust one of all others."""
+    has_square_growth = loss in ("square", "insensitive") or type(loss) in (Square, EpsilonInsensitive)
+    return data.fit_mean(is_robust=not has_square_growth)
 
 
 def make_curve_loss(name: str, p: float, parameter: float, measure) -> CurveLoss:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 import numpy as np
@@ -18,14 +19,20 @@ from ovkgp.estimators.functional.basis_ridge import (
     CurveFunction,
     CurveRidge,
 )
-from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
-from ovkgp.estimators.functional.options import DICTIONARY_CONSTRAINTS, LOSS, check_output_matrix, make_dictionary
+from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, to_tensor
+from ovkgp.estimators.functional.options import (
+    DICTIONARY_CONSTRAINTS,
+    LOSS,
+    check_loss,
+    check_output_matrix,
+    make_dictionary,
+)
 from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import Nystrom
-from ovkgp.functional import FunctionalData
+from ovkgp.functional import FunctionalData, MeanCurve
 from ovkgp.functional.dictionary import pseudo_inverse
 from ovkgp.functional.factors import FeatureFactor, KernelFactor
 from ovkgp.inference.gp import OperatorValuedGP
@@ -198,9 +205,13 @@ class FeatureProjectionRegressor(BasisRegressor):
                 self._fit_loss(X, data, factor, lambda measure: IntegralLoss(self.loss, measure))
         return self
 
+    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
+        return fit_mean(data, self.loss)
+
     def check_options(self) -> None:
         """Check the options and their combinations."""
         super().check_options()
+        check_loss(self.loss)
         if self.penalty != "coefficients" and self.output_matrix is not None:
             raise OptionError(
                 f'output_matrix is not supported with penalty="{self.penalty}". Use penalty="coefficients".'
@@ -244,8 +255,15 @@ class FeatureProjectionRegressor(BasisRegressor):
         if len(lams) > 1:
             self._cross_validate(rows, V, gram, norms, lams)
         self.lam_ = float(lams[np.argmin(self.path_error_)] if len(lams) > 1 else lams[0])
-        found = solve_group_lasso(problem, self.lam_, tolerance=self.tolerance)
+        found = solve_group_lasso(problem, self.lam_, tolerance=self.tolerance, max_iter=self.max_iter)
         self.selected_, self.gap_ = found.selected, found.gap
+        if not found.gap <= self.tolerance:
+            warnings.warn(
+                f"The selection of functions stopped after max_iter={self.max_iter} steps with a relative duality gap of {found.gap:.1e}. "
+                "Increase max_iter or tolerance.",
+                FitWarning,
+                stacklevel=3,
+            )
         if len(found.selected):
             factor = self.dictionary_.subset(found.selected).as_factor()
             self.function_ = CurveFunction(inputs, factor, found.weights[:, found.selected])
@@ -264,7 +282,7 @@ class FeatureProjectionRegressor(BasisRegressor):
             train, test = folds != fold, folds == fold
             problem = GroupLassoProblem.from_rows(rows[train], V[train], gram, norms[train].sum(), SMALL_RIDGE)
             held_out = GroupLassoProblem.from_rows(rows[test], V[test], gram, norms[test].sum())
-            found = group_lasso_path(problem, lams, tolerance=max(self.tolerance, 1e-4))
+            found = group_lasso_path(problem, lams, tolerance=max(self.tolerance, 1e-4), max_iter=self.max_iter)
             errors += [held_out.risk(one.weights) * test.sum() for one in found]
             counts += [len(one.selected) / len(np.unique(folds)) for one in found]
         self.path_lam_, self.path_error_, self.path_count_ = lams, errors / len(rows), counts

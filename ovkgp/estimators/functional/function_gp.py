@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from numbers import Real
 from typing import ClassVar
@@ -40,7 +39,7 @@ from ovkgp.estimators.functional.curve_training import (
     restore_curves,
 )
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import DomainError, FitWarning, OptionError
+from ovkgp.exceptions import DomainError, OptionError
 from ovkgp.functional import Dictionary, FunctionalData
 from ovkgp.functional.point_names import name_points
 from ovkgp.functional.quadrature import DOMAIN_TOLERANCE, as_points, describe_domain
@@ -261,12 +260,6 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
                 self.scaling_.points(curves.points),
                 curves.values.shape[2],
             )
-            if len(inputs.table) == 1:
-                warnings.warn(
-                    "One training curve does not determine how curves vary: bands are those of the prior. Add curves.",
-                    FitWarning,
-                    stacklevel=2,
-                )
             fitted = fit_curves(self, self._data, has_groups=groups is not None)
             self.weights_, self.scores_, self._parts = fitted.weights, fitted.scores, fitted.parts
             self.fit_report_ = fitted.report

@@ -12,15 +12,18 @@ from ovkgp.estimators.functional.basis_ridge import (
     BasisRegressor,
     gram_coordinates,
 )
+from ovkgp.estimators.functional.curve_problem import fit_mean
 from ovkgp.estimators.functional.options import (
     DICTIONARY_CONSTRAINTS,
     LOSS,
+    check_loss,
     check_output_matrix,
     make_dictionary,
     truncate_dictionary,
 )
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
+from ovkgp.functional import FunctionalData, MeanCurve
 from ovkgp.losses import IntegralLoss
 
 METHODS = ("exact", "plug_in")
@@ -64,7 +67,7 @@ class KernelProjectionRegressor(BasisRegressor):
         is less accurate with few points.
     loss : "square" or Loss, default="square"
         Loss of one value, integrated along the curve, such as `ovkgp.losses.LogCosh(25.0)`. Without the square loss there is no
-        band; the objective is (1/n) Σ L + (λ/2) ‖h‖² for "mean".
+        band; the objective is (1/n) Σ L + (λ/2) ‖h‖² for "mean". Losses that depend on a level, such as `Pinball`, are not supported.
     curve_weighting : {"equal", "points"}, default="equal"
         Weight of curves with different numbers m_i of points: "equal" has noise variance σ²m_i at a point of curve i, as the
         objective, "points" the same noise at all points. Ignored for complete curves.
@@ -74,7 +77,8 @@ class KernelProjectionRegressor(BasisRegressor):
     quadrature : {"mean", "trapezoid"}, default="mean"
         Weights of the points of a curve.
     fit_intercept : bool, default=True
-        Whether to subtract the mean curve.
+        Whether to subtract the mean curve. With a loss that bounds the influence of outliers, it is the median of complete curves, and
+        with gaps a smooth mean without outlying values and curves.
     selection : {"loo", "evidence"}, default="loo"
         Criterion to choose among several λ: leave-one-curve-out error or evidence.
     scale : {"evidence", "given"}, default="evidence"
@@ -102,7 +106,8 @@ class KernelProjectionRegressor(BasisRegressor):
     latent_, gp_, posterior_
         Ridge regression of u, its Gaussian process and posterior (square loss).
     function_, gap_, fit_report_ : CurveFunction, float, FitReport
-        Solution, duality gap and report with another loss.
+        Solution, duality gap and report with another loss. `scale_`, `point_noise_`, `path_`, `latent_`, `gp_` and `posterior_` are then
+        those of the ridge regression with the same λ, at which the solver starts.
     grid_, domain_, mean_curve_, n_outputs_, output_names_, n_features_in_, feature_names_in_
         Default grid, domain, mean curve, names and numbers of columns.
 
@@ -217,8 +222,12 @@ class KernelProjectionRegressor(BasisRegressor):
                 self._fit_loss(X, data, factor, lambda measure: IntegralLoss(self.loss, measure))
         return self
 
+    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
+        return fit_mean(data, self.loss)
+
     def check_options(self) -> None:
         """Check the options and their combinations."""
         super().check_options()
+        check_loss(self.loss)
         if self.loss != "square" and self.method == "plug_in":
             raise OptionError('method="plug_in" is not supported with a loss. Use method="exact".')

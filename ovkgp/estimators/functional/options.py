@@ -7,7 +7,7 @@ import numpy as np
 from ovkgp.checks import as_numbers
 from ovkgp.estimators.common.options import Rule, integer, one_of
 from ovkgp.estimators.common.validation import as_array
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import (
     BSplines,
     Combination,
@@ -47,6 +47,14 @@ def make_dictionary(option, num_functions: int | None, data: FunctionalData) -> 
     if option == "fourier":
         return Fourier((count + 2) // 2, data.domain)
     return BSplines(count, data.domain, order=min(SPLINE_ORDER, count))
+
+
+def check_loss(loss: str | Loss) -> None:
+    """Check that the loss of a value is the same at all points: a position on a curve is not a quantile level or a cost."""
+    if getattr(loss, "num_task_dims", None) is not None:
+        raise OptionError(
+            f"loss={type(loss).__name__} depends on a level, which is not supported. Use Huber, EpsilonInsensitive or LogCosh, or InfiniteQuantileRegressor for quantiles."
+        )
 
 
 def check_output_matrix(matrix, size: int) -> np.ndarray:

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from linear_operator import to_dense
 
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.loss_options import HUBER_TUNING, MAX_SCALE_ROUNDS, NORMAL_MAD, SCALE_TOLERANCE
@@ -31,18 +30,16 @@ from ovkgp.estimators.functional.basis_ridge import (
     CurveRidge,
     gram_coordinates,
 )
-from ovkgp.estimators.functional.curve_problem import factor_rows, make_curve_loss, make_problem, to_tensor
+from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, make_curve_loss, make_problem, to_tensor
 from ovkgp.estimators.functional.functional_ridge import OUTPUT_KERNEL_CONSTRAINTS, make_output_factor
+from ovkgp.estimators.functional.weighted_curves import WeightedCurves
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, MeanCurve
-from ovkgp.inference.algebra.dense import safe_cholesky
 from ovkgp.inference.model.row_sample import draw_folds
-from ovkgp.inference.tasks.coordinate_posterior import CoordinateEntries, entry_covariance
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.robust_posterior import (
-    GaussianFit,
     HuberDensity,
     LogCoshDensity,
     RobustDensity,
@@ -52,7 +49,6 @@ from ovkgp.inference.tasks.robust_posterior import (
 from ovkgp.inference.tasks.solvers.paths import compute_sparsity, solve_path
 from ovkgp.inference.tasks.solvers.square import solve_square
 from ovkgp.kernels import components
-from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.losses import Coordinates, IntegralLoss, Square
 from ovkgp.losses.balls import norm
 
@@ -60,8 +56,6 @@ LOSSES = ("huber", "insensitive", "log_cosh")
 UNCERTAINTIES = ("variational", "student_t")
 CV_TOLERANCE = 1e-3
 NUM_CALIBRATIONS = 2  # updates of the scale of the bands
-MIN_REGULAR_WEIGHT = 0.25
-CHI_SQUARE_MEDIAN = 0.4549364  # of one degree of freedom
 PARAMETER = [one_of("auto"), POSITIVE, POSITIVES]
 PARAMETER_NAMES = {"huber": "kappa", "insensitive": "epsilon", "log_cosh": "nu"}
 
@@ -78,7 +72,7 @@ class ParameterPath:
 @storable(
     *BASIS_ATTRIBUTES,
     *("function_", "parameter_", "gap_", "fit_report_", "sparsity_"),
-    optional=("path_", "lam_path_", "parameter_path_", "outlier_scores_", "weights_", "bound_", "_predictive_noise"),
+    optional=("lam_path_", "parameter_path_", "outlier_scores_", "weights_", "bound_", "_predictive_noise"),
     parts=("latent_",),
 )
 class RobustFunctionalRegressor(BasisRegressor):
@@ -104,11 +98,12 @@ class RobustFunctionalRegressor(BasisRegressor):
         "grid": values at the points; "eigen": coefficients of the leading eigenfunctions of k_Θ (only p = 2).
     uncertainty : {"variational", "student_t"} or None, default=None
         Bands from a Gaussian approximation of the posterior under the normalized likelihood of the loss, of single values for p = 1
-        and of whole curves for p = 2, or under a Student-t likelihood with 4 degrees of freedom. If None, there are no bands.
+        and of whole curves for p = 2, or under a Student-t likelihood with 4 degrees of freedom. If None, there are no bands, as always
+        for "insensitive". With p = 2 bands cover if whole curves are outlying; use p = 1 for outlying values.
     output_kernel, output_lengthscale, num_functions, kernel, lengthscale, lam, convention, curve_weighting, quadrature,
     fit_intercept, selection, verbose
-        As for `FunctionalRidge`. Several λ are compared by 5-fold cross-validation, as the parameter of the loss. The intercept is the
-        median curve for "huber" and "log_cosh" and complete curves.
+        As for `FunctionalRidge`. Several λ are compared by 5-fold cross-validation, as the parameter of the loss. The intercept of
+        "huber" and "log_cosh" is the median of complete curves, and with gaps a smooth mean without outlying values and curves.
     tolerance : float, default=1e-6
         Relative duality gap.
     max_iter : int, default=20000
@@ -129,14 +124,16 @@ class RobustFunctionalRegressor(BasisRegressor):
         "log_cosh").
     weights_, bound_ : ndarray, float
         Weights of curves (n,) or values (n, m), NaN where missing, and the lower bound on the log evidence (`uncertainty`).
-    path_, lam_, noise_, scale_, function_, coordinates_, latent_, posterior_, grid_, domain_, mean_curve_
-        As for `KernelProjectionRegressor`; `scale_` and the posterior are those of the bands.
+    lam_, noise_, scale_, point_noise_, function_, coordinates_, latent_, posterior_, grid_, domain_, mean_curve_
+        As for `KernelProjectionRegressor`. Scale, noise and posterior are those of the bands, and without bands those of the ridge
+        regression with the same λ, at which the solver starts.
 
     Notes
     -----
     The solver is an accelerated proximal gradient method on the dual problem, which starts at the ridge regression. In L² of m
     points with equal weights, the bound of a curve (p = 2) is √m κ in Euclidean norm, and thresholds of a step γ are γε√m (p = 2)
-    and γε (p = ∞) (BO-E-29, BO-E-45). Complexity: O(n m (n + m)) per step; bands O(N³) for N = n min(m, rank) ≤ 5000.
+    and γε (p = ∞) (BO-E-29, BO-E-45). Complexity: O(n m (n + m)) per step; bands O(n m D²) per update of the weights,
+    with at most 5000 eigenfunctions D of k_X k_Θ whose variance is above 10⁻⁶ of the noise.
 
     Examples
     --------
@@ -262,7 +259,11 @@ class RobustFunctionalRegressor(BasisRegressor):
             raise OptionError(
                 'basis="eigen" is supported with p=2 only, for "huber" and "insensitive". Use basis="grid".'
             )
-        if self.uncertainty == "variational" and (self.loss == "insensitive" or self.p == math.inf):
+        if self.uncertainty is not None and self.loss == "insensitive":
+            raise OptionError(
+                'uncertainty is not supported for "insensitive", whose fit follows outliers that robust bands ignore. Use loss="huber".'
+            )
+        if self.uncertainty == "variational" and self.loss == "huber" and self.p == math.inf:
             raise OptionError(
                 'uncertainty="variational" is supported for "huber" with p=1 or 2 and for "log_cosh". Use uncertainty="student_t".'
             )
@@ -301,6 +302,7 @@ class RobustFunctionalRegressor(BasisRegressor):
         option, lams = getattr(self, PARAMETER_NAMES[self.loss]), check_lam(self.lam)
         value = self._default_parameter(square) if np.ndim(option) or isinstance(option, str) else float(option)
         factor = self.noise_ / self.lam_
+        del self.path_  # of the ridge regression
         errors = self._cross_validate(square, [(value, factor * lam / square.num_rows) for lam in lams])
         self.lam_path_ = ParameterPath(lams, errors)
         self.lam_ = float(lams[np.argmin(errors)])
@@ -367,11 +369,8 @@ class RobustFunctionalRegressor(BasisRegressor):
                 errors[index, test] = held_out.loss.mean(missed.square())
         return (errors.mean(1) if self.loss == "insensitive" else errors.median(1).values).numpy()
 
-    def _fit_mean(self, data: FunctionalData):
-        """Return the median curve of complete curves, and their mean for an insensitive loss or with gaps."""
-        if self.loss == "insensitive" or not data.is_complete:
-            return super()._fit_mean(data)
-        return MeanCurve(data.domain, data._points(0), np.median(data.values, 0)[:, None])
+    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
+        return fit_mean(data, self.loss)
 
     def _set_solution(self, problem: TaskProblem, found: TaskSolution, inputs) -> None:
         self.function_ = CurveFunction(inputs, ScaledCoordinates(self.coordinates_), found.weights.numpy())
@@ -390,6 +389,11 @@ class RobustFunctionalRegressor(BasisRegressor):
         """Whether there are bands."""
         return self.uncertainty is not None
 
+    @property
+    def point_noise_(self) -> float:
+        """Noise variance of one regular value, that of the bands if there are any."""
+        return self._predictive_noise if self.has_predictive else super().point_noise_
+
     def _fit_bands(self, X: np.ndarray, data: FunctionalData) -> None:
         """Fit weights of curves or values, and the Gaussian posterior given them."""
         by_curve = self.p == 2 and self.loss != "log_cosh"
@@ -397,7 +401,7 @@ class RobustFunctionalRegressor(BasisRegressor):
         ((scalar, _),) = components(self.gp_.kernel)
         # the log-cosh loss has the curvature ν at 0
         noise = self.noise_ / (self.parameter_ if self.loss == "log_cosh" else 1.0)
-        model = _WeightedCurves(scalar, self.coordinates_, X, data, noise, by_curve)
+        model = WeightedCurves(scalar, self.coordinates_, X, data, noise, by_curve)
         unit = noise * (1.0 if by_curve else self._points_per_curve)  # of ‖·‖² in L², or of a value
         start = np.clip(density.weight(model.residuals(self.function_) / unit, model.sizes, unit), 1e-3, 1.0)
         weights, scale = start, 1.0
@@ -405,6 +409,7 @@ class RobustFunctionalRegressor(BasisRegressor):
             scale = model.robust_scale(weights)
             found = fit_weights(density, model.condition, model.sizes, unit, weights, scale)
             weights = found.weights
+        self.coordinates_ = model.coordinates
         self.scale_, self.bound_ = scale, found.bound
         self.weights_ = model.expand(found.weights)
         self.latent_ = CurveRidge(scalar, "median", to_tensor(self.coordinates_.variances))
@@ -448,116 +453,3 @@ def _select_rows(problem: TaskProblem, rows: torch.Tensor) -> TaskProblem:
         measure = type(measure)(nodes, measure.weights[rows])
     tasks = problem.tasks if problem.is_shared else problem.tasks[rows]
     return TaskProblem(problem.inputs[rows], tasks, problem.targets[rows], IntegralLoss(Square(), measure), problem.lam)
-
-
-class _WeightedCurves:
-    """Curves y_i = H_i u(x_i) + ε with noise mσ²/w of a value, w of curves or values; m is the average number of points."""
-
-    def __init__(
-        self, kernel, coordinates: CurveCoordinates, X: np.ndarray, data: FunctionalData, noise: float, by_curve: bool
-    ):
-        self.X, self.noise, self.by_curve, self.counts = X, noise, by_curve, data.counts
-        self.variances = to_tensor(coordinates.variances)
-        with torch.no_grad():
-            self.gram = to_dense(evaluate_kernel(kernel, to_tensor(X))).double()
-        self.points, values = zip(*data.curves(), strict=True)
-        self.values = [to_tensor(one[:, 0]) for one in values]
-        self.rows = [to_tensor(coordinates.rows(points)) for points in self.points]
-        self.observed = None if data.is_ragged else ~np.isnan(data.values)
-        self.eta = 1 / float(np.mean(self.counts))
-        self.sizes = self.counts.astype(float) if by_curve else np.ones(int(self.counts.sum()))
-
-    def _weigh(self, weights: np.ndarray) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-        """Return the roots of η w of the values of each curve, and basis rows and values multiplied by them."""
-        if self.by_curve:
-            roots = [
-                to_tensor(np.full(count, np.sqrt(self.eta * w))) for count, w in zip(self.counts, weights, strict=True)
-            ]
-        else:
-            roots = [to_tensor(np.sqrt(self.eta * part)) for part in np.split(weights, np.cumsum(self.counts)[:-1])]
-        basis = [rows * root.unsqueeze(-1) for rows, root in zip(self.rows, roots, strict=True)]
-        return roots, basis, [values * root for values, root in zip(self.values, roots, strict=True)]
-
-    def entries(self, weights: np.ndarray) -> CoordinateEntries:
-        """Return the entries, scaled such that all have noise σ²."""
-        _, basis, values = self._weigh(weights)
-        return CoordinateEntries.compress(basis, values, [1.0] * len(basis))
-
-    def residuals(self, function) -> np.ndarray:
-        """Return Σ η r² of curves, or r² of values, of a function."""
-        fitted = (function(self.X[[i]], points)[0] for i, points in enumerate(self.points))
-        return self._sum([np.square(y.numpy() - f) for y, f in zip(self.values, fitted, strict=True)])
-
-    def _sum(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return Σ η(·) of curves, or the terms of values."""
-        return np.array([self.eta * part.sum() for part in parts]) if self.by_curve else np.concatenate(parts)
-
-    @torch.no_grad()
-    def condition(self, weights: np.ndarray) -> GaussianFit:
-        """Return errors and variances of the Gaussian posterior with noise σ²/w, and its quadratic form and log determinant.
-
-        The covariance of fitted entries of a curve is c − c² [C⁻¹]_ii, in coordinates Q of the values if they were rotated.
-        Complexity: O(N³).
-        """
-        roots, basis, values = self._weigh(weights)
-        entries = CoordinateEntries.compress(basis, values, [1.0] * len(basis))
-        chol = safe_cholesky(entry_covariance(self.gram, self.variances, entries, self.noise))
-        alpha = torch.cholesky_solve(entries.values.unsqueeze(-1), chol).squeeze(-1)
-        inverse, rank = torch.cholesky_inverse(chol), len(self.variances)
-        errors, variances, outside, logdet, start = [], [], 0.0, 2 * chol.diagonal().log().sum(), 0
-        for root, H, y in zip(roots, basis, values, strict=True):
-            stop = start + min(len(y), rank)
-            block, slopes = inverse[start:stop, start:stop], alpha[start:stop]
-            if len(y) > rank:
-                Q = torch.linalg.qr(H)[0]
-                inside = Q @ (Q.mT @ y)
-                fitted = inside - self.noise * (Q @ slopes)
-                variance = self.noise * Q.square().sum(1) - self.noise**2 * ((Q @ block) * Q).sum(1)
-                outside += (y - inside).square().sum()
-            else:
-                fitted = y - self.noise * slopes
-                variance = self.noise - self.noise**2 * block.diagonal()
-            errors.append(((y - fitted) / root).square().numpy())
-            variances.append((variance.clamp_min(0) / root.square()).numpy())
-            logdet = logdet + (len(y) - (stop - start)) * math.log(self.noise) - 2 * root.log().sum()
-            start = stop
-        if self.by_curve:  # curves are measured in L², values in their units
-            logdet = logdet + float(self.counts.sum()) * math.log(self.eta)
-        quadratic = entries.values @ alpha + outside / self.noise
-        return GaussianFit(self._sum(errors), self._sum(variances), float(quadratic), float(logdet))
-
-    @torch.no_grad()
-    def robust_scale(self, weights: np.ndarray) -> float:
-        """Return s² such that the median of squared leave-one-curve-out residuals over their variances is that of a normal one.
-
-        Values with a weight below 1/4 do not count; variances include the noise σ² of a regular value.
-        """
-        roots, basis, values = self._weigh(weights)
-        entries = CoordinateEntries.compress(basis, values, [1.0] * len(basis))
-        chol = safe_cholesky(entry_covariance(self.gram, self.variances, entries, self.noise))
-        alpha = torch.cholesky_solve(entries.values.unsqueeze(-1), chol).squeeze(-1)
-        inverse, rank, start, ratios, counts = torch.cholesky_inverse(chol), len(self.variances), 0, [], []
-        for root, H, y in zip(roots, basis, values, strict=True):
-            stop = start + min(len(y), rank)
-            block = torch.cholesky_inverse(safe_cholesky(inverse[start:stop, start:stop]))
-            errors, Q = (
-                block @ alpha[start:stop],
-                torch.linalg.qr(H)[0] if len(y) > rank else torch.eye(len(y)).double(),
-            )
-            missed = Q @ errors + y - Q @ (Q.mT @ y)
-            latent = ((Q @ block) * Q).sum(1) - self.noise * Q.square().sum(1)
-            w = root.square() / self.eta
-            ratios.append(missed.square() / (latent.clamp_min(0) + self.noise * w))
-            counts.append((w > MIN_REGULAR_WEIGHT).double())
-            start = stop
-        ratios, counts = torch.cat(ratios), torch.cat(counts)
-        regular = ratios[counts > 0] if bool((counts > 0).any()) else ratios
-        return max(float(regular.median()) / CHI_SQUARE_MEDIAN, 1e-12)
-
-    def expand(self, weights: np.ndarray) -> np.ndarray:
-        """Return weights (n,) of curves, or (n, m) of values with NaN where missing; a vector of all values if ragged."""
-        if self.by_curve or self.observed is None:
-            return weights
-        table = np.full(self.observed.shape, np.nan)
-        table[self.observed] = weights
-        return table

@@ -53,7 +53,7 @@ from ovkgp.inference.tasks.mode_posterior import (
     make_entry_problem,
     solve_mode,
 )
-from ovkgp.losses import CurveLoss, Loss
+from ovkgp.losses import CurveLoss, Loss, OneClass
 
 LOSS = [one_of(*LOSS_NAMES), Loss, CurveLoss]
 LEVEL = [NUMBER, NUMBERS]
@@ -79,6 +79,10 @@ class LossMixin:
         if not self._is_mode:
             return
         name = self.loss if isinstance(self.loss, str) else type(self.loss).__name__
+        if any(isinstance(one, OneClass) for one in (self.loss, getattr(self.loss, "loss", None))):
+            raise OptionError(
+                "loss=OneClass describes level sets of X and has no targets. Use InfiniteOneClassSVM, or Huber for regression."
+            )
         if self.solver != "auto":
             self._reject(f"solver={self.solver!r}", 'Use solver="auto", a primal solver with a duality gap.')
         if len(check_lam(self.lam)) > 1:

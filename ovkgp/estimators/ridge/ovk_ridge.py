@@ -59,6 +59,7 @@ class OVKRidge(LossMixin, RidgeEstimator):
         Lengthscale of a base kernel by name; "median" is the median distance between inputs.
     output_matrix : array-like of shape (p, p), OutputMatrix or None, default=None
         Γ of "decomposable" or "auto". If None, the covariance of the outputs for "decomposable" and the identity for "auto".
+        With other losses than the square loss, outlying outputs do not count in the covariance.
     output_metric : array-like of shape (p, p) or (p,), or None, default=None
         Σ in the loss (y − f)ᵀ Σ⁻¹ (y − f), for noise that is correlated between outputs.
     fit_intercept : bool, default=False

@@ -384,7 +384,7 @@ def test_derivatives_on_a_plane_are_rejected():
 
 
 def test_one_training_curve_gives_a_warning():
-    with pytest.warns(FitWarning, match="One training curve"):
+    with pytest.warns(FitWarning, match="only one training row"):
         ovkgp.FunctionGPRegressor(**QUICK).fit(X[:1], Y[:1], grid=GRID)
 
 

@@ -11,7 +11,7 @@ from ovkgp.estimators.functional import basis_ridge
 from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
 from ovkgp.functional import BSplines, Combination, Fourier, FunctionalData
 from ovkgp.inference.tasks import coordinate_posterior
-from ovkgp.losses import LogCosh, Square
+from ovkgp.losses import CostSensitiveHinge, LogCosh, OneClass, Pinball, PinballEnvelope, Square
 
 N, M, D, LAM = 9, 14, 5, 1e-2
 OPTIONS = {"lengthscale": 1.3, "lam": LAM, "fit_intercept": False, "scale": "given"}
@@ -380,3 +380,14 @@ def test_invalid_data_and_options_are_rejected(data):
     with pytest.raises(InputError, match="rank_threshold"):
         ovkgp.KernelProjectionRegressor(rank_threshold=1e9).fit(X, Y, grid)
     assert torch.is_tensor(basis_ridge.to_tensor(Y))
+
+
+@pytest.mark.parametrize(
+    "loss", [Pinball(), PinballEnvelope(0.1), CostSensitiveHinge(), OneClass(0.1)], ids=lambda loss: loss.name
+)
+@pytest.mark.parametrize("kind", [ovkgp.KernelProjectionRegressor, ovkgp.FeatureProjectionRegressor])
+def test_losses_of_levels_are_rejected(data, loss, kind):
+    """A position on a curve is not a quantile level or a cost."""
+    X, grid, Y, *_ = data
+    with pytest.raises(OptionError, match="level"):
+        kind(loss=loss).fit(X, Y, grid)

@@ -17,6 +17,8 @@ from ovkgp import losses
 from ovkgp.estimators.common.options import CONVENTIONS
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.training.kernel_parameters import output_covariance
+from ovkgp.kernels import components
 
 SMOOTH = {
     "huber": losses.Huber(0.2),
@@ -334,6 +336,33 @@ def test_reports_and_columns_need_no_standard_deviation(loss, tmp_path):
     assert "mode of the posterior" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.parametrize("kind", [ovkgp.OVKRidge, ovkgp.ORFFRidge])
+@pytest.mark.parametrize("missing", [False, True])
+def test_default_output_matrix_ignores_outliers(kind, missing):
+    """Γ of kernel="decomposable" is near that of the data without outliers, positive definite, and does not grow with their size."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (60, 2))
+    truth = np.column_stack([np.sin(X[:, 0]), np.cos(X[:, 1]), np.sin(X[:, 0]) + 0.3 * X[:, 1]])
+    clean = truth + 0.1 * rng.standard_normal((60, 3))
+    if missing:
+        clean[rng.random(clean.shape) < 0.2] = np.nan
+    expected, matrices = output_covariance(torch.from_numpy(clean)).numpy(), []
+    for size in (10.0, 1000.0):
+        spoiled = clean.copy()
+        spoiled[:6] += size
+        model = kind("decomposable", lam=0.05, loss="huber", **({"random_state": 0} if kind is ovkgp.ORFFRidge else {}))
+        ((_, matrix),) = components(model.fit(X, spoiled).gp_.kernel)
+        matrices.append(matrix.detach().numpy())
+        assert np.abs(matrices[-1] - expected).max() < 0.15 * expected.max()
+        assert np.linalg.eigvalsh(matrices[-1]).min() > 0
+    np.testing.assert_allclose(matrices[1], matrices[0])
+    errors = [
+        np.square(ovkgp.OVKRidge(k, lam=0.05, loss="huber").fit(X, spoiled).predict(X) - truth).mean()
+        for k in ("decomposable", "independent")
+    ]
+    assert errors[0] < 1.5 * errors[1]
+
+
 # --- errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -346,6 +375,8 @@ def test_reports_and_columns_need_no_standard_deviation(loss, tmp_path):
         ({"loss": "huber", "lam": [0.1, 1.0]}, "lam"),
         ({"loss": "huber", "output_metric": np.eye(2)}, "output_metric"),
         ({"loss": losses.PinballEnvelope(0.1), "scale": "evidence"}, "scale"),
+        ({"loss": losses.OneClass(), "level": 0.5}, "OneClass"),
+        ({"loss": losses.Envelope(losses.OneClass(), 0.1), "level": 0.5}, "OneClass"),
         ({"loss": "pinball", "level": 1.0}, "level"),
         ({"loss": "pinball", "level": [0.1, 0.2, 0.3]}, "level"),
     ],

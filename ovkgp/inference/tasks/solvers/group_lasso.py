@@ -3,7 +3,9 @@
     min_C (1/n) Σ_i ‖y_i − Σ_l φ_l c_lᵀx_i‖²_{L²} + μ Tr(C G Cᵀ) + λ Σ_l ‖c_l‖,      C = (c_1, …, c_d) (q, d),
 
 for features x_i ∈ R^q. The problem depends on the data through S = Σ x_i x_iᵀ/n, R = Σ x_i ⟨y_i, φ⟩ᵀ/n, the Gram matrix G and
-Σ ‖y_i‖²/n. The function that violates its optimality condition most is added to the working set until none does.
+Σ ‖y_i‖²/n. The functions that violate their optimality conditions most are added to the working set until none does. Within it the
+alternating direction method of multipliers splits the smooth part, which is minimized in closed form in the eigenvectors of S and G, and the
+penalty, whose proximal operator has exact zeros.
 """
 
 from __future__ import annotations
@@ -14,8 +16,14 @@ import numpy as np
 
 from ovkgp.exceptions import InputError
 
-MAX_INNER_STEPS = 20_000
+MAX_STEPS = 20_000
 CHECK_INTERVAL_STEPS = 20
+STEP_FRACTION = 1e-2  # initial parameter ρ of the splitting, relative to the largest curvature
+RELAXATION = 1.6
+MIN_IMBALANCE, MAX_STEP_CHANGE = (
+    1.5,
+    5.0,
+)  # of relative primal and dual residuals at which ρ changes, and its largest change
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,12 @@ def solve_group_lasso(
     *,
     init: np.ndarray | None = None,
     tolerance: float = 1e-6,
+    max_iter: int = MAX_STEPS,
     working_set: bool = True,
 ) -> GroupLassoSolution:
-    """Minimize the objective until the duality gap is at most tolerance · objective.
+    """Minimize the objective until the duality gap is at most tolerance · objective, in at most `max_iter` steps.
 
-    `init` C (q, d) may come from a similar λ. Complexity: O(q² d) once and O(q |J| (q + |J|)) per step with a working set J.
+    `init` C (q, d) may come from a similar λ. Complexity: O(q³ + q² d) once, O(|J|³) per working set J, and O(q |J|²) per step.
     """
     if not lam > 0:
         raise InputError(f"lam must be positive, got {lam}.")
@@ -100,33 +109,33 @@ def solve_group_lasso(
     size = problem.cross_moments.shape[1]
     active = np.linalg.norm(C, axis=0) > 0 if working_set else np.ones(size, dtype=bool)
     steps = 0
-    for _ in range(size + 1):
+    while True:
         if active.any():
-            part, count = _minimize(_restrict(rotated, active), lam, C[:, active], tolerance / 2)
+            part, count = _minimize(_restrict(rotated, active), lam, C[:, active], tolerance / 2, max_iter - steps)
             C = np.zeros_like(C)
             C[:, active] = part
             steps += count
         gap = rotated.gap(C, lam)
         norms = np.linalg.norm(rotated.gradient(C), axis=0)
         norms[active] = 0.0
-        if gap <= tolerance * rotated.objective(C, lam) or norms.max() <= lam:
+        if gap <= tolerance * rotated.objective(C, lam) or norms.max() <= lam or steps >= max_iter:
             break
+        added = np.argsort(norms)[::-1][: max(1, int(active.sum()))]  # working sets at most double
         active = active.copy()
-        active[int(np.argmax(norms))] = True
+        active[added[norms[added] > lam]] = True
     objective = rotated.objective(C, lam)
     selected = np.flatnonzero(np.linalg.norm(C, axis=0) > 0)
     return GroupLassoSolution(vectors @ C, objective, gap / max(abs(objective), 1e-300), selected, steps)
 
 
 def group_lasso_path(
-    problem: GroupLassoProblem, lams: np.ndarray, *, tolerance: float = 1e-6
+    problem: GroupLassoProblem, lams: np.ndarray, *, tolerance: float = 1e-6, max_iter: int = MAX_STEPS
 ) -> list[GroupLassoSolution]:
     """Solve for several λ, each from the solution of the next larger one; in the order of `lams`."""
     solutions, last = {}, None
     for index in np.argsort(lams)[::-1]:
-        last = solve_group_lasso(
-            problem, float(lams[index]), init=None if last is None else last.weights, tolerance=tolerance
-        )
+        init = None if last is None else last.weights
+        last = solve_group_lasso(problem, float(lams[index]), init=init, tolerance=tolerance, max_iter=max_iter)
         solutions[int(index)] = last
     return [solutions[i] for i in range(len(lams))]
 
@@ -135,19 +144,30 @@ def _restrict(problem: GroupLassoProblem, active: np.ndarray) -> GroupLassoProbl
     return replace(problem, cross_moments=problem.cross_moments[:, active], gram=problem.gram[np.ix_(active, active)])
 
 
-def _minimize(problem: GroupLassoProblem, lam: float, C: np.ndarray, tolerance: float) -> tuple[np.ndarray, int]:
-    """Run an accelerated proximal gradient method with restarts, with a diagonal S."""
-    s = problem.second_moments.diagonal()[:, None] + problem.ridge
-    step = 1 / max(2 * s.max() * np.linalg.norm(problem.gram, 2), 1e-300)
-    before, at, momentum = C, C, 1.0
-    for count in range(1, MAX_INNER_STEPS + 1):
-        moved = at - step * 2 * (s * (at @ problem.gram) - problem.cross_moments)
+def _minimize(
+    problem: GroupLassoProblem, lam: float, C: np.ndarray, tolerance: float, max_iter: int
+) -> tuple[np.ndarray, int]:
+    """Split the smooth part and the penalty with over-relaxation and an adaptive ρ, with a diagonal S."""
+    values, vectors = np.linalg.eigh(problem.gram)
+    curvature = 2 * (problem.second_moments.diagonal()[:, None] + problem.ridge) * values.clip(0)
+    targets = 2 * problem.cross_moments @ vectors
+    rho = max(STEP_FRACTION * curvature.max(), 1e-300)
+    slopes = problem.gradient(C)
+    dual = -slopes * np.minimum(1, lam / np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)) / rho
+    for count in range(1, max_iter + 1):
+        smooth = ((targets + rho * ((C - dual) @ vectors)) / (curvature + rho)) @ vectors.T
+        moved = RELAXATION * smooth + (1 - RELAXATION) * C + dual
         norms = np.linalg.norm(moved, axis=0)
-        C = moved * np.clip(1 - step * lam / np.maximum(norms, 1e-300), 0, None)
-        restart = np.sum((at - C) * (C - before)) > 0
-        following = 1.0 if restart else (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        at = C if restart else C + (momentum - 1) / following * (C - before)
-        before, momentum = C, following
-        if count % CHECK_INTERVAL_STEPS == 0 and problem.gap(C, lam) <= tolerance * problem.objective(C, lam):
-            break
+        before, C = C, moved * np.clip(1 - lam / rho / np.maximum(norms, 1e-300), 0, None)
+        dual = moved - C
+        if count % CHECK_INTERVAL_STEPS == 0:
+            if problem.gap(C, lam) <= tolerance * problem.objective(C, lam):
+                break
+            primal_size = max(np.linalg.norm(smooth), np.linalg.norm(C), 1e-300)
+            primal = np.linalg.norm(smooth - C) / primal_size
+            change = np.linalg.norm(C - before) / max(np.linalg.norm(dual), 1e-300)
+            factor = np.sqrt(primal / change) if change > 0 and primal > 0 else 1.0
+            factor = float(np.clip(factor, 1 / MAX_STEP_CHANGE, MAX_STEP_CHANGE))
+            if not 1 / MIN_IMBALANCE < factor < MIN_IMBALANCE:
+                rho, dual = rho * factor, dual / factor
     return C, count
