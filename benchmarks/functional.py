@@ -83,7 +83,13 @@ def fit_3be(X, Y):
     wavelets = [Wavelets(levels, "db2", boundary="symmetric") for levels in (4, 5)]
     models = [
         ovkgp.TripleBasisRegressor(
-            wavelets[0], dictionary=wavelets[0], lengthscale=sigma, lam=LAMS, convention="sum", random_state=0
+            wavelets[0],
+            dictionary=wavelets[0],
+            lengthscale=sigma,
+            method="plug_in",
+            lam=LAMS,
+            convention="sum",
+            random_state=0,
         ).fit(X, filled(Y))
         for sigma in (0.1, 0.2, 0.5, 1.0)
     ]

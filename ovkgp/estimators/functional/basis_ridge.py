@@ -60,7 +60,7 @@ from ovkgp.kernels.evaluation import evaluate_kernel
 EIGENVALUE_CUTOFF = 1e-14
 """Coordinates with a smaller fraction of the largest variance are dropped, as they are below the precision of float64."""
 MAX_GRAM_ERROR = (
-    0.3  # relative error of the Gram matrix at the points of a curve from which plug-in estimates are poor (BO-62)
+    0.05  # relative error of the Gram matrix at the points of a curve above which plug-in estimates warn (BO-62)
 )
 MAX_PATH_ENTRIES = 5_000_000  # numbers that a path of λ computes together
 WEIGHTINGS = ("equal", "points")
@@ -552,7 +552,7 @@ def _warn_about_errors(errors: list[float]) -> None:
     if (worst := max(errors)) > MAX_GRAM_ERROR:
         warnings.warn(
             f"Inner products at the observed points are inaccurate: the Gram matrix of the basis at the points of a curve differs by {worst:.2g} (relative) from the exact one. "
-            'Use method="exact", fewer functions or more points.',
+            'Use method="exact", quadrature="trapezoid", fewer functions or more points.',
             FitWarning,
             stacklevel=5,
         )

@@ -20,6 +20,7 @@ from ovkgp.estimators.functional.basis_ridge import (
     ProjectedCurves,
 )
 from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
+from ovkgp.estimators.functional.kernel_projection import METHODS
 from ovkgp.estimators.functional.options import DICTIONARIES, make_dictionary
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
@@ -65,6 +66,10 @@ class TripleBasisRegressor(ProjectionBaseline):
         estimator (1BE, BO-53).
     num_features : int, default=200
         Number of random features.
+    method : {"exact", "plug_in"}, default="exact"
+        "exact": least squares coefficients, so that output functions are orthonormal at the points of the curves. "plug_in": averages
+        over the points of functions that are orthonormal in L², as in the source (BO-52), which are less accurate on grids with both
+        ends or few points.
     kernel, lengthscale, lam, convention, quadrature, fit_intercept, selection, scale, verbose
         As for `KernelProjectionRegressor`. The source ran convention="sum" (BO-E-14).
     random_state : int, RandomState instance or None, default=None
@@ -106,6 +111,7 @@ class TripleBasisRegressor(ProjectionBaseline):
         "num_functions": [integer(), None],
         "features": [one_of("orff", "kernel")],
         "num_features": [integer(2)],
+        "method": [one_of(*METHODS)],
         "random_state": RANDOM_STATE,
     }
 
@@ -117,6 +123,7 @@ class TripleBasisRegressor(ProjectionBaseline):
         num_functions=None,
         features="orff",
         num_features=200,
+        method="exact",
         kernel="rbf",
         lengthscale="median",
         lam=1e-3,
@@ -134,6 +141,7 @@ class TripleBasisRegressor(ProjectionBaseline):
         self.num_functions = num_functions
         self.features = features
         self.num_features = num_features
+        self.method = method
         self.kernel = kernel
         self.lengthscale = lengthscale
         self.lam = lam
@@ -167,11 +175,16 @@ class TripleBasisRegressor(ProjectionBaseline):
                 curves = self._input_curves(X)
                 self.input_dictionary_ = make_dictionary(self.input_dictionary, self.num_input_functions, curves)
             self.dictionary_ = make_dictionary(self.dictionary, self.num_functions, data).orthonormalize()
-            size, volume = self.dictionary_.num_functions, self.dictionary_.volume
-            # orthonormal in L² of the uniform probability measure
-            coordinates = CurveCoordinates(self.dictionary_.as_factor(), np.sqrt(volume) * np.eye(size), np.ones(size))
-            self._fit_coordinates(X, data, coordinates, plug_in=True)
+            self._fit_coordinates(X, data, self._orthonormal_coordinates(data), plug_in=self.method == "plug_in")
         return self
+
+    def _orthonormal_coordinates(self, data: FunctionalData) -> CurveCoordinates:
+        """Return orthonormal functions with prior variances 1: at the points of the curves, or in L² for plug-in estimates."""
+        factor, size = self.dictionary_.as_factor(), self.dictionary_.num_functions
+        if self.method == "plug_in":  # in L² of the uniform probability measure
+            return CurveCoordinates(factor, np.sqrt(self.dictionary_.volume) * np.eye(size), np.ones(size))
+        found = self._observed_coordinates(factor, data)
+        return CurveCoordinates(factor, found.projection, np.ones_like(found.variances))
 
     def _latent_inputs(self, X: np.ndarray) -> np.ndarray:
         if self.input_dictionary_ is None:

@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.estimators.common.named_kernels import random_features
 from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.functional import Fourier, FunctionalData
 from ovkgp.functional.factors import FeatureFactor
 from ovkgp.kernels import components
@@ -186,3 +186,17 @@ def test_saved_models_predict_the_same(data, tmp_path, model):
     np.testing.assert_allclose(loaded.predict(Xs), model.predict(Xs), rtol=1e-9)
     if model.has_predictive:
         np.testing.assert_allclose(loaded.predict_interval(Xs), model.predict_interval(Xs), rtol=1e-8)
+
+
+def test_plug_in_of_triple_basis_is_the_average_over_points(data):
+    """BO-52 as printed, (1/m) Σ_s y(θ_s) φ_l(θ_s), on a grid with both ends, with a warning; least squares by default."""
+    X, curves, Xs = data
+    grid = np.linspace(0, 1, M)
+    options = {"dictionary": Fourier(3), "features": "kernel", "lengthscale": 2.0, **FIXED}
+    with pytest.warns(FitWarning, match="Gram"):
+        printed = ovkgp.TripleBasisRegressor(None, method="plug_in", **options).fit(X, curves.values, grid)
+    Phi, solved = Fourier(3)(grid), gauss(Xs, X, 2.0) @ np.linalg.inv(gauss(X, X, 2.0) + N * LAM * np.eye(N))
+    np.testing.assert_allclose(printed.predict(Xs), solved @ curves.values @ Phi / M @ Phi.T, atol=1e-10)
+    exact = ovkgp.TripleBasisRegressor(None, **options).fit(X, curves.values, grid)
+    projector = np.linalg.lstsq(Phi, np.eye(M), rcond=None)[0].T @ Phi.T
+    np.testing.assert_allclose(exact.predict(Xs), solved @ curves.values @ projector, atol=1e-10)
