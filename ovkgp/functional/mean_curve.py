@@ -51,6 +51,8 @@ class MeanCurve:
             return _spline_rows(points, self.knots) @ self.coefficients
         if points.shape[1] == 1:
             return np.stack([np.interp(points[:, 0], self.grid[:, 0], c) for c in self.coefficients.T], 1)
+        if len(self.grid) == 1:  # constant
+            return np.repeat(self.coefficients, len(points), axis=0)
         values = LinearNDInterpolator(self.grid, self.coefficients)(points)
         outside = np.isnan(values).any(1)
         if outside.any():

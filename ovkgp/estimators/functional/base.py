@@ -271,6 +271,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         return input_table(self, X, reset=True)
 
     def _curve_values(self, curves: FunctionalData) -> np.ndarray:
+        as_points(curves.union_grid, self._input_domain, "Points of X")
         if not (curves.is_complete and np.array_equal(curves.grid, self._input_grid)):
             curves = curves.resample(self._input_grid, extrapolate=True)
         return curves.values.reshape(len(curves), -1)

@@ -189,7 +189,7 @@ class BasisRegressor(FunctionalRegressor):
     ) -> None:
         """Fit the posterior of the coordinates, select λ and set the scale."""
         self.coordinates_ = coordinates
-        self._points_per_curve = float(np.mean(data.counts))
+        self._points_per_curve = self._count_points(data)
         if plug_in or data.is_complete:
             found = self._fit_complete(X, self._project(data, plug_in))
         else:
@@ -199,6 +199,10 @@ class BasisRegressor(FunctionalRegressor):
             values = np.concatenate([values.ravel() for _, values in data.curves()])
             self.scale_ = usable_scale(found.quadratic / found.count, values)
         self.log_evidence_ = found.at_scale(self.scale_)
+
+    def _count_points(self, data: FunctionalData) -> float:
+        """Return the average number of observed values of a curve."""
+        return float(np.mean(data.counts))
 
     def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
         """Return z (n, ρ) and the part of the curves outside of the basis, which the plug-in estimate ignores."""

@@ -181,6 +181,8 @@ class FunctionalLinearRegressor(FunctionalRegressor):
             self._input_mean = X.mean(0) if self.fit_intercept else np.zeros(X.shape[1])
             std = X.std(0) if self._input_grid is None else np.ones(X.shape[1])
             self._input_scale = np.where(std > 0, std, 1.0)
+            if np.allclose(X, self._input_mean, rtol=1e-12, atol=0):
+                raise InputError("X must vary between rows, got equal rows. Add rows with other inputs.")
             self._points_per_curve = float(data.num_points)
             best = max(self._candidates(X, data), key=lambda one: one.log_evidence)
             self.input_factor_, self.coordinates_ = best.inputs, best.outputs

@@ -40,8 +40,17 @@ class ProjectionBaseline(BasisRegressor):
     curve_weighting = "equal"
 
     def _complete(self, data: FunctionalData) -> FunctionalData:
-        """Return complete curves on a common grid, interpolated linearly."""
+        """Return complete curves on a common grid, interpolated linearly, and keep the numbers of observed values."""
+        self._was_complete, self._counts = data.is_complete, data.counts
         return data if data.is_complete else data.resample(self.grid_, extrapolate=True)
+
+    def _count_points(self, data: FunctionalData) -> float:
+        return float(np.mean(self._counts))
+
+    def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
+        found = super()._project(data, plug_in)
+        # what interpolated curves have outside of the basis is no white noise
+        return found if self._was_complete else ProjectedCurves(found.Z, 0.0, found.Z.size, 0.0)
 
     def _input_curves(self, X: np.ndarray) -> FunctionalData:
         """Return the inputs as curves, on equidistant points of [0, 1] unless they had a grid."""
@@ -85,7 +94,7 @@ class TripleBasisRegressor(ProjectionBaseline):
 
     Notes
     -----
-    Curves with gaps are interpolated linearly. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
+    Curves with gaps are interpolated linearly; the noise of a value follows from the numbers of observed values. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
 
     Examples
     --------
@@ -176,6 +185,7 @@ class TripleBasisRegressor(ProjectionBaseline):
                 self.input_dictionary_ = make_dictionary(self.input_dictionary, self.num_input_functions, curves)
             self.dictionary_ = make_dictionary(self.dictionary, self.num_functions, data).orthonormalize()
             self._fit_coordinates(X, data, self._orthonormal_coordinates(data), plug_in=self.method == "plug_in")
+            del self._was_complete, self._counts
         return self
 
     def _orthonormal_coordinates(self, data: FunctionalData) -> CurveCoordinates:
@@ -334,7 +344,7 @@ class KernelAdditiveRegressor(ProjectionBaseline):
             self.kernel.lengthscale = torch.tensor(float(self.value_lengthscale), dtype=torch.float64)
             coordinates = CurveCoordinates(factor, moments @ vectors / values, values)
             self._fit_coordinates(X, data, coordinates, plug_in=True)
-            del self.kernel, self._analysis
+            del self.kernel, self._analysis, self._was_complete, self._counts
         return self
 
     def _components(self, data: FunctionalData) -> Dictionary:

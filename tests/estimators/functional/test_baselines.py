@@ -7,8 +7,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.estimators.common.named_kernels import random_features
 from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
-from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.functional import Fourier, FunctionalData
+from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
+from ovkgp.functional import Fourier, FunctionalData, TensorProduct
 from ovkgp.functional.factors import FeatureFactor
 from ovkgp.kernels import components
 from ovkgp.kernels.curves import AdditiveCurveKernel
@@ -200,3 +200,44 @@ def test_plug_in_of_triple_basis_is_the_average_over_points(data):
     exact = ovkgp.TripleBasisRegressor(None, **options).fit(X, curves.values, grid)
     projector = np.linalg.lstsq(Phi, np.eye(M), rcond=None)[0].T @ Phi.T
     np.testing.assert_allclose(exact.predict(Xs), solved @ curves.values @ projector, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ovkgp.TripleBasisRegressor(None, features="kernel", lam=np.geomspace(1e-7, 1e-1, 7)),
+        ovkgp.TripleBasisRegressor(None, lam=np.geomspace(1e-7, 1e-1, 7), random_state=0),
+        ovkgp.TripleBasisRegressor(None, method="plug_in", lam=np.geomspace(1e-7, 1e-1, 7), random_state=0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
+def test_noise_of_interpolated_curves_is_that_of_the_observed_values(model):
+    """The noise of a value used the points of the resampled grid: .35 instead of .1 for 16 of 200 points."""
+    rng = np.random.default_rng(0)
+    X, grids = rng.uniform(0, 1, (60, 1)), [np.sort(rng.uniform(0, 1, rng.integers(12, 20))) for _ in range(60)]
+    Y = [np.sin(2 * np.pi * g) * x + 0.1 * rng.standard_normal(len(g)) for x, g in zip(X[:, 0], grids, strict=True)]
+    model.fit(X, FunctionalData(Y, grids, (0, 1)))
+    assert 0.08 < np.sqrt(model.point_noise_) < 0.13
+
+
+@pytest.mark.parametrize("model", [ovkgp.KernelCurveRegressor(), ovkgp.FunctionalRidge(fit_intercept=False, lam=1e-4)])
+def test_a_zero_mean_curve_on_a_plane(model):
+    points = np.stack(np.meshgrid(np.linspace(0, 1, 4), np.linspace(0, 2, 3)), -1).reshape(-1, 2)
+    X = np.random.default_rng(0).uniform(0, 1, (20, 2))
+    Y = X @ points.T
+    model.fit(X, Y, points)
+    assert np.mean((model.predict(X) - Y) ** 2) < 0.1 * Y.var()
+    assert model.predict(X, points[:2] + 0.1).shape == (20, 2)
+
+
+def test_inputs_and_dictionaries_that_do_not_fit_are_rejected(data):
+    X, curves, Xs = data
+    s = np.linspace(0, 1, P)
+    model = ovkgp.TripleBasisRegressor(random_state=0).fit(FunctionalData(X, s), curves)
+    with pytest.raises(DomainError, match="Points of X"):
+        model.predict(FunctionalData(Xs, 10 * s, (0, 10)))
+    points = np.random.default_rng(0).uniform(0, 1, (M, 2))
+    with pytest.raises(InputError, match="TensorProduct"):
+        ovkgp.KernelProjectionRegressor("pca").fit(X, curves.values, points)
+    with pytest.raises(InputError, match="list"):
+        TensorProduct([Fourier(2), Fourier(2)])

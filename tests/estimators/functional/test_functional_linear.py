@@ -5,7 +5,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData
 from ovkgp.functional.quadrature import quadrature_weights
 
@@ -117,3 +117,8 @@ def test_draws_and_files(tmp_path):
     loaded = ovkgp.load(tmp_path / "model.ovkgp")
     np.testing.assert_allclose(loaded.coefficient_interval(0.9), model.coefficient_interval(0.9), rtol=1e-10)
     np.testing.assert_allclose(loaded.predict(X, [0.33]), model.predict(X, [0.33]), rtol=1e-10)
+
+
+def test_constant_inputs_are_rejected():
+    with pytest.raises(InputError, match="vary"):
+        ovkgp.FunctionalLinearRegressor().fit(np.full((10, 2), 0.3), np.random.default_rng(0).standard_normal((10, 20)))
