@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
@@ -308,7 +308,7 @@ class BasisRegressor(FunctionalRegressor):
         inner = CurveRidge(self.kernel, self.lengthscale, torch.from_numpy(self.coordinates_.variances))
         best = 0
         if len(lams) > 1:
-            if len(entries) > MAX_DENSE_ENTRIES:
+            if len(entries) > MAX_DENSE_ENTRIES and not entries.has_few_gaps:
                 raise OptionError(
                     f"Several lam are not supported with gaps and more than {MAX_DENSE_ENTRIES} values, got {len(entries)}. Use one lam."
                 )
@@ -340,19 +340,30 @@ class BasisRegressor(FunctionalRegressor):
             quadratic, projected.count, posterior.log_evidence + projected.outside_log_density(self.noise_)
         )
 
+    def _curve_weight(self, count: int) -> float:
+        """Return the weight of a curve with a number of points."""
+        return count / self._points_per_curve if self.curve_weighting == "points" else 1.0
+
     def _make_entries(self, data: FunctionalData) -> tuple[CurveEntries, ProjectedCurves]:
         """Return values √η y with basis √η h of each curve, rotated to at most ρ values, and what is outside of the basis."""
         basis, targets, total, jacobian = [], [], 0.0, 0.0
         for points, values in data.curves():
             weights = quadrature_weights(points, data.domain, self.quadrature)
-            if self.curve_weighting == "points":
-                weights = weights * len(points) / self._points_per_curve
+            weights = weights * self._curve_weight(len(points))
             roots = np.sqrt(weights)
             basis.append(torch.from_numpy(self.coordinates_.rows(points) * roots[:, None]))
             targets.append(torch.from_numpy(values[:, 0] * roots))
             total += float(targets[-1].square().sum())
             jacobian += float(np.log(weights).sum()) / 2
         entries = CurveEntries.compress(basis, targets, [1.0] * len(basis))
+        if not data.is_ragged and self.quadrature == "mean" and data.counts.max() <= len(self.coordinates_.variances):
+            scales = [math.sqrt(self._curve_weight(len(H)) / len(H)) for H in basis]
+            entries = replace(
+                entries,
+                columns=torch.from_numpy(np.nonzero(~np.isnan(data.values))[1]),
+                grid_basis=torch.from_numpy(self.coordinates_.rows(_as_columns(data.grid))),
+                row_scales=torch.tensor(scales, dtype=torch.float64),
+            )
         outside = max(total - float(entries.values.square().sum()), 0.0)
         return entries, ProjectedCurves(entries.values, outside, int(data.counts.sum()), jacobian)
 
@@ -384,30 +395,21 @@ class BasisRegressor(FunctionalRegressor):
     def _predict_posterior(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return mean and variance or covariance along the curve of the posterior."""
         rows = self.coordinates_.rows(points)
-        found = self.posterior_.predict(
-            to_tensor(self._latent_inputs(X)), form if form == "none" else self._latent_form
-        )
+        inputs, is_irregular = to_tensor(self._latent_inputs(X)), isinstance(self.latent_, CurveRidge)
+        found = self.posterior_.predict(inputs, "none" if form == "none" or is_irregular else "diag")
         mean = found.mean.numpy() @ rows.T
         if form == "none":
             return mean, None
         prior = self._prior_variance(X)[:, None]
         residual = self.coordinates_.residual_variance(points)
-        if self._latent_form == "diag":
-            latent = found.std.square().numpy()
-            if form == "diag":
-                return mean, self.scale_ * (latent @ np.square(rows).T + prior * residual)
-            covariance = np.einsum("sr,kr,tr->kst", rows, latent, rows)
+        if is_irregular:  # gaps couple the coordinates
+            inner = self.posterior_.covariance_along(inputs, to_tensor(rows), form).numpy()
         else:
-            covariance = np.einsum("sr,krq,tq->kst", rows, found.cov.numpy(), rows, optimize=True)
-            if form == "diag":
-                diagonal = np.diagonal(covariance, axis1=1, axis2=2).clip(0)
-                return mean, self.scale_ * (diagonal + prior * residual)
-        return mean, self.scale_ * (covariance + prior[:, :, None] * self.coordinates_.residual_covariance(points))
-
-    @property
-    def _latent_form(self) -> str:
-        """Form of the covariance of u: diagonal unless gaps couple the coordinates."""
-        return "output" if isinstance(self.latent_, CurveRidge) else "diag"
+            latent = found.std.square().numpy()
+            inner = latent @ np.square(rows).T if form == "diag" else (rows * latent[:, None]) @ rows.T
+        if form == "diag":
+            return mean, self.scale_ * (inner + prior * residual)
+        return mean, self.scale_ * (inner + prior[:, :, None] * self.coordinates_.residual_covariance(points))
 
     def _prior_variance(self, X: np.ndarray) -> np.ndarray:
         """Return k_X(x, x), (k,)."""

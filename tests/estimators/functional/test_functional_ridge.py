@@ -178,3 +178,22 @@ def test_bases_are_accurate_at_the_ends_of_a_grid_with_both(make, basis):
     if model.has_predictive:
         lower, upper = model.predict_interval(Xs, 0.9, noise=False)
         assert ((lower < truth) & (truth < upper))[:, [0, -1]].mean() > 0.6
+
+
+@pytest.mark.parametrize("lam", [1e-4, [1e-5, 1e-4]])
+def test_few_gaps_keep_the_structure(tmp_path, lam):
+    """5 % missing values of 80 × 70 are solved exactly by Kronecker products, without a system of all values; files too."""
+    rng = np.random.default_rng(0)
+    X, grid = rng.uniform(0, 1, (80, 2)), np.linspace(0, 1, 70)
+    Y = np.sin(2 * np.pi * (grid + X[:, :1])) + 0.1 * rng.standard_normal((80, 70))
+    Y[rng.random(Y.shape) < 0.05] = np.nan
+    model = ovkgp.FunctionalRidge(lam=lam).fit(X, Y, grid)
+    assert model.posterior_.missing is not None
+    assert len(model.posterior_.missing.chol) == np.isnan(Y).sum()
+    model.save(tmp_path / "model.ovkgp")
+    loaded = ovkgp.load(tmp_path / "model.ovkgp")
+    assert loaded.posterior_.missing is not None
+    np.testing.assert_allclose(loaded.predict_interval(X[:3]), model.predict_interval(X[:3]), rtol=1e-9)
+    lower, upper = model.predict_interval(X, 0.9)
+    observed = np.isfinite(Y)
+    assert ((lower <= Y) & (Y <= upper))[observed].mean() > 0.85
