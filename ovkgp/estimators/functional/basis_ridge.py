@@ -39,6 +39,7 @@ from ovkgp.estimators.common.options import (
 from ovkgp.estimators.common.summary import Hyperparameter
 from ovkgp.estimators.functional.base import FUNCTIONAL_ATTRIBUTES, FUNCTIONAL_CONSTRAINTS, FunctionalRegressor
 from ovkgp.estimators.functional.curve_problem import factor_rows, make_problem, to_tensor
+from ovkgp.estimators.functional.joint_draws import JointDraws
 from ovkgp.estimators.ridge.base import RidgePath, make_ridge_gp
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.estimators.storage.storage import storable
@@ -421,7 +422,10 @@ class BasisRegressor(FunctionalRegressor):
         return self.point_noise_
 
     def _draw_remainders(self, k: int, seed: int):
-        draws = self.posterior_.sample_functions(k, random_state=seed)
+        try:
+            draws = self.posterior_.sample_functions(k, random_state=seed)
+        except OptionError:  # the kernel has no random features
+            draws = JointDraws(self.posterior_, k, seed)
 
         def evaluate(X: np.ndarray, points: np.ndarray) -> np.ndarray:
             return np.sqrt(self.scale_) * self._deviations(draws, X) @ self.coordinates_.rows(

@@ -34,6 +34,9 @@ from ovkgp.kernels.curves import AdditiveCurveKernel
 CONSTRAINTS = {name: rule for name, rule in BASIS_CONSTRAINTS.items() if name != "curve_weighting"}
 
 
+LENGTHSCALE_FRACTION = 0.1  # default lengthscales of the additive model, relative to domains and ranges
+
+
 class ProjectionBaseline(BasisRegressor):
     """Base class of the baselines: complete curves, interpolated linearly on their grid, and input curves with a grid."""
 
@@ -220,10 +223,11 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     ----------
     num_functions : int, default=20
         Maximum number of principal components.
-    position_lengthscale, value_lengthscale : float, default=0.1
-        Lengthscales of κ_Ξ, in the units of the input grid, and of the values of x.
-    output_lengthscale : "median", "quantile_0.2" or float, default=0.1
-        Lengthscale of κ_Θ by name.
+    position_lengthscale, value_lengthscale : float or None, default=None
+        Lengthscales of κ_Ξ, in the units of the input grid, and of the values of x. If None, a tenth of the domain of x, and of the
+        range of its values.
+    output_lengthscale : "median", "quantile_0.2", float or None, default=None
+        Lengthscale of κ_Θ by name. If None, a tenth of the domain of y.
     position_kernel : {"rbf", "laplace"}, default="rbf"
         κ_Ξ.
     output_kernel : {"rbf", "matern12", "matern32", "matern52", "rq", "laplace"} or Kernel, default="rbf"
@@ -263,9 +267,9 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **{name: rule for name, rule in CONSTRAINTS.items() if name not in ("kernel", "lengthscale")},
         "num_functions": [integer()],
-        "position_lengthscale": [POSITIVE],
-        "value_lengthscale": [POSITIVE],
-        "output_lengthscale": TASK_LENGTHSCALE,
+        "position_lengthscale": [POSITIVE, None],
+        "value_lengthscale": [POSITIVE, None],
+        "output_lengthscale": [*TASK_LENGTHSCALE, None],
         "position_kernel": [one_of("rbf", "laplace")],
         "output_kernel": BASE_KERNEL,
     }
@@ -274,9 +278,9 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     def __init__(
         self,
         num_functions=20,
-        position_lengthscale=0.1,
-        value_lengthscale=0.1,
-        output_lengthscale=0.1,
+        position_lengthscale=None,
+        value_lengthscale=None,
+        output_lengthscale=None,
         position_kernel="rbf",
         output_kernel="rbf",
         lam=1e-3,
@@ -327,7 +331,9 @@ class KernelAdditiveRegressor(ProjectionBaseline):
             points, weights = data.grid[:, None], data.weights(self.quadrature)
             self.dictionary_ = self._components(data)
             Phi = self.dictionary_(data.grid) * np.sqrt(self.dictionary_.volume)
-            kernel = task_kernel(self.output_kernel, self.output_lengthscale, to_tensor(points), "output_kernel")
+            length = self.output_lengthscale
+            length = _fraction(None, data.domain) if length is None else length
+            kernel = task_kernel(self.output_kernel, length, to_tensor(points), "output_kernel")
             factor = KernelFactor(kernel, to_tensor(points))
             moments = factor_rows(factor, points).T @ (weights[:, None] * Phi)  # ∫ ψ φ_l
             values, vectors = np.linalg.eigh(moments.T @ moments)
@@ -338,10 +344,10 @@ class KernelAdditiveRegressor(ProjectionBaseline):
             self.kernel = AdditiveCurveKernel(
                 torch.from_numpy(curves.grid).double(),
                 torch.from_numpy(quadrature_weights(curves.grid, curves.domain)).double(),
-                self.position_lengthscale,
+                _fraction(self.position_lengthscale, curves.domain),
                 self.position_kernel,
             ).double()
-            self.kernel.lengthscale = torch.tensor(float(self.value_lengthscale), dtype=torch.float64)
+            self.kernel.lengthscale = torch.tensor(_fraction(self.value_lengthscale, X), dtype=torch.float64)
             coordinates = CurveCoordinates(factor, moments @ vectors / values, values)
             self._fit_coordinates(X, data, coordinates, plug_in=True)
             del self.kernel, self._analysis, self._was_complete, self._counts
@@ -356,3 +362,8 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
         Z = data.values @ self._analysis
         return ProjectedCurves(Z, 0.0, Z.size, 0.0)
+
+
+def _fraction(lengthscale: float | None, values: np.ndarray) -> float:
+    """Return a lengthscale; if None, a tenth of the range of values, or 1 if they are equal."""
+    return float(lengthscale or LENGTHSCALE_FRACTION * np.ptp(values) or 1.0)

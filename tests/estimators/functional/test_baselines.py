@@ -10,7 +10,7 @@ from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
 from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
 from ovkgp.functional import Fourier, FunctionalData, TensorProduct
 from ovkgp.functional.factors import FeatureFactor
-from ovkgp.kernels import components
+from ovkgp.kernels import GaussianCurveKernel, components
 from ovkgp.kernels.curves import AdditiveCurveKernel
 
 N, M, P, LAM = 9, 15, 12, 1e-2
@@ -241,3 +241,39 @@ def test_inputs_and_dictionaries_that_do_not_fit_are_rejected(data):
         ovkgp.KernelProjectionRegressor("pca").fit(X, curves.values, points)
     with pytest.raises(InputError, match="list"):
         TensorProduct([Fourier(2), Fourier(2)])
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [
+        ovkgp.KernelAdditiveRegressor(3, lam=1e-3),
+        ovkgp.KernelProjectionRegressor(num_functions=5, kernel=GaussianCurveKernel(), lam=1e-2),
+    ],
+)
+def test_functions_are_drawn_jointly_for_kernels_without_random_features(data, model, gaps):
+    X, curves, Xs = data
+    if gaps:
+        curves = FunctionalData(
+            np.where(np.arange(N * M).reshape(N, M) % 7 == 0, np.nan, curves.values), MIDPOINTS, (0, 1)
+        )
+    model.fit(X, curves)
+    draws = model.sample_functions(3000, random_state=0)
+    first, both = draws(Xs[:2], [0.3, 0.6]), draws(Xs, [0.3, 0.6])
+    np.testing.assert_allclose(both[:, :2], first, atol=1e-8)  # the same functions at every call
+    mean, std = model.predict(Xs, [0.3, 0.6], return_std=True, noise=False)
+    residual = model._prior_variance(Xs)[:, None] * model.coordinates_.residual_variance(np.array([[0.3], [0.6]]))
+    inside = np.sqrt(np.clip(std**2 - model.scale_ * residual, 0, None))
+    np.testing.assert_allclose(both.mean(0), mean, atol=5 * inside.max() / np.sqrt(3000))
+    np.testing.assert_allclose(both.std(0), inside, rtol=0.1, atol=1e-6)
+
+
+def test_default_lengthscales_of_the_additive_model_do_not_depend_on_units(data):
+    X, curves, Xs = data
+    units = [(1.0, 1.0, 1.0), (300.0, 50.0, 1e3)]
+    predictions = []
+    for s, t, x in units:
+        inputs = [FunctionalData(x * one, s * np.linspace(0, 1, P), (0, s)) for one in (X, Xs)]
+        model = ovkgp.KernelAdditiveRegressor(3).fit(inputs[0], FunctionalData(curves.values, t * MIDPOINTS, (0, t)))
+        predictions.append(model.predict(inputs[1]))
+    np.testing.assert_allclose(predictions[1], predictions[0], rtol=1e-4, atol=1e-6)
