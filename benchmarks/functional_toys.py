@@ -627,8 +627,11 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     run_experiments(
-        (name, partial(EXPERIMENTS[name], **(QUICK[name] if options.quick else {})))
-        for name in options.names or EXPERIMENTS
+        (
+            (name, partial(EXPERIMENTS[name], **(QUICK[name] if options.quick else {})))
+            for name in options.names or EXPERIMENTS
+        ),
+        strict=not options.quick,
     )
 
 

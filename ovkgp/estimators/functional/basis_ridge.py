@@ -63,7 +63,8 @@ EIGENVALUE_CUTOFF = 1e-14
 MAX_GRAM_ERROR = (
     0.05  # relative error of the Gram matrix at the points of a curve above which plug-in estimates warn (BO-62)
 )
-MAX_PATH_ENTRIES = 5_000_000  # numbers that a path of λ computes together
+MAX_PATH_ENTRIES, MAX_PATH_COLUMNS = 5_000_000, 256  # numbers and columns that a path of λ computes together
+NEGLIGIBLE_FRACTION = 1e-8  # of the prior variance over that of the noise, in one direction
 WEIGHTINGS = ("equal", "points")
 BASIS_CONSTRAINTS = {
     **FUNCTIONAL_CONSTRAINTS,
@@ -518,21 +519,33 @@ class _LatentPath(NamedTuple):
     @classmethod
     @torch.no_grad()
     def from_spectrum(cls, s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: np.ndarray) -> _LatentPath:
-        """Compute from K = U diag(s) Uᵀ and independent coordinates of variances t (ρ,), several levels in one product."""
-        rotated, squares, products, found = U.mT @ Z, U.square(), torch.outer(s.clamp_min(0), t), []
-        size = max(MAX_PATH_ENTRIES // Z.numel(), 1)
-        for levels in torch.from_numpy(np.asarray(noises)).double().split(size):
-            values = products.unsqueeze(1) + levels.view(-1, 1)  # (n, k, ρ)
-            inverse = 1 / values
-            alpha = (U @ (rotated.unsqueeze(1) * inverse).flatten(1)).view_as(values)
-            diagonal = (squares @ inverse.flatten(1)).view_as(values)
-            missed = alpha / diagonal
-            quadratic = (rotated.square().unsqueeze(1) * inverse).sum((0, 2))
-            constant = Z.numel() * math.log(2 * math.pi)
-            log_evidence = -(quadratic + values.log().sum((0, 2)) + constant) / 2
-            density = -((missed * alpha - diagonal.log()).sum((0, 2)) + constant) / 2
-            found.append((log_evidence, quadratic, missed.square().mean((0, 2)), density))
-        return cls(*(torch.cat(column).numpy() for column in zip(*found, strict=True)))
+        """Compute from K = U diag(s) Uᵀ and independent coordinates of variances t (ρ,).
+
+        The inverse of coordinate l at noise c is (I − U diag(e) Uᵀ)/c with e = s r/(1 + s r), r = t_l/c. Pairs (l, c) in the order of
+        r are computed together with the eigenvectors whose e is not negligible. Complexity: O(n q k ρ) for q of these on average.
+        """
+        noises = torch.from_numpy(np.asarray(noises)).double()
+        (n, rho), levels = Z.shape, len(noises)
+        s, order = s.clamp_min(0).sort(descending=True)
+        U, constant = U[:, order], Z.numel() * math.log(2 * math.pi)
+        rotated, squares = U.mT @ Z, U.square()
+        ratios = torch.outer(1 / noises, t).flatten()  # (k ρ,), of levels and coordinates
+        sums = torch.zeros(4, levels * rho, dtype=torch.float64)
+        for part in ratios.argsort(descending=True).split(max(min(MAX_PATH_ENTRIES // n, MAX_PATH_COLUMNS), 1)):
+            r, c, columns = ratios[part], noises[part // rho], part % rho
+            q = int((s * r[0] > NEGLIGIBLE_FRACTION).sum())
+            values = torch.outer(s, r).add_(1)
+            shrunk = 1 - 1 / values[:q]  # e
+            diagonal = 1 - squares[:, :q] @ shrunk
+            missed = (Z[:, columns] - U[:, :q] @ (shrunk * rotated[:q, columns])) / diagonal
+            errors = missed.square()
+            sums[0, part] = (rotated[:, columns].square() / values).sum(0) / c
+            sums[1, part] = values.log_().sum(0) + n * c.log()
+            sums[2, part] = errors.sum(0)
+            sums[3, part] = (errors * diagonal).sum(0) / c - diagonal.log().sum(0) + n * c.log()
+        quadratic, logdet, error, density = sums.view(4, levels, rho).sum(-1)
+        found = (-(quadratic + logdet + constant) / 2, quadratic, error / Z.numel(), -(density + constant) / 2)
+        return cls(*(column.numpy() for column in found))
 
 
 class _Evidence(NamedTuple):
