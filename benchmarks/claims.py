@@ -57,15 +57,22 @@ def infeasible(num_rows: int, num_outputs: int) -> str:
     return f"no: {8 * (num_rows * num_outputs) ** 2 / 1e9:.3g} GB"
 
 
-def run_experiments(experiments: Iterable[tuple[str, Callable[[], list[Claim]]]]) -> None:
-    """Run experiments in order on one thread, and count the claims that hold."""
+def run_experiments(experiments: Iterable[tuple[str, Callable[[], list[Claim]]]], strict: bool = False) -> None:
+    """Run experiments in order on one thread, and count the claims that hold; `strict` as for `count_claims`."""
     torch.set_num_threads(1)
     with threadpool_limits(1):  # NumPy's threads are not torch's
         claims = [found for name, experiment in experiments for found in _timed(name, experiment)]
-    print(f"\n{sum(found.holds for found in claims)} of {len(claims)} claims hold")
-    for found in claims:
-        if not found.holds:
-            print(f"    does not hold: {found.text}")
+    count_claims(claims, strict)
+
+
+def count_claims(claims: list[Claim], strict: bool = True) -> None:
+    """Print how many claims hold and which do not; if `strict`, exit with status 1 if one does not."""
+    failures = [found.text for found in claims if not found.holds]
+    print(f"\n{len(claims) - len(failures)} of {len(claims)} claims hold")
+    for text in failures:
+        print(f"    does not hold: {text}")
+    if failures and strict:
+        raise SystemExit(1)
 
 
 def _timed(name: str, experiment: Callable[[], list[Claim]]) -> list[Claim]:

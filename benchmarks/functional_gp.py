@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from claims import claim, heading, mean_and_std, row
+from claims import claim, count_claims, heading, mean_and_std, row
 from scipy.stats import norm
 from sklearn.decomposition import PCA
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -375,7 +375,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with threadpool_limits(1):
         claims = [one for name in names for one in EXPERIMENTS[name](options.sets, options.splits)]
-    print(f"\n{sum(one.holds for one in claims)} of {len(claims)} claims hold")
+    count_claims(claims, strict=not options.quick)
 
 
 if __name__ == "__main__":

@@ -240,8 +240,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     sizes = {} if options.splits is None else {"splits": options.splits}
     run_experiments(
-        (name, partial(EXPERIMENTS[name], **((QUICK[name] if options.quick else {}) | sizes)))
-        for name in options.experiments or EXPERIMENTS
+        (
+            (name, partial(EXPERIMENTS[name], **((QUICK[name] if options.quick else {}) | sizes)))
+            for name in options.experiments or EXPERIMENTS
+        ),
+        strict=not options.quick,
     )
 
 

@@ -503,8 +503,11 @@ def main() -> None:
     sizes = {} if options.splits is None else {"splits": options.splits}
     sizes |= {} if options.curves is None else {"names": tuple(options.curves)}
     run_experiments(
-        (name, partial(EXPERIMENTS[name], **((QUICK[name] if options.quick else {}) | sizes)))
-        for name in options.experiments or EXPERIMENTS
+        (
+            (name, partial(EXPERIMENTS[name], **((QUICK[name] if options.quick else {}) | sizes)))
+            for name in options.experiments or EXPERIMENTS
+        ),
+        strict=not options.quick,
     )
 
 

@@ -90,7 +90,7 @@ def spline_fits(grid: np.ndarray, input_grid: np.ndarray, step: int) -> dict[str
         return ovkgp.FunctionalRidge("laplace", 0.5, lam=lam, **shared).fit(X, interpolate(Y, grid), grid).predict
 
     def triple(lam, X, Y):
-        options = {"dictionary": Fourier(15), "lengthscale": 3 / ROOT2, "random_state": 0}
+        options = {"dictionary": Fourier(15), "lengthscale": 3 / ROOT2, "random_state": 0, "method": "plug_in"}
         model = ovkgp.TripleBasisRegressor(Fourier(10, (0.0, 5.0)), lam=lam, **options)
         model.fit(FunctionalData(X, input_grid), interpolate(Y, grid), grid)
         return lambda new: model.predict(FunctionalData(new, input_grid))
@@ -625,8 +625,11 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     run_experiments(
-        (name, partial(EXPERIMENTS[name], **(QUICK[name] if options.quick else {})))
-        for name in options.names or EXPERIMENTS
+        (
+            (name, partial(EXPERIMENTS[name], **(QUICK[name] if options.quick else {})))
+            for name in options.names or EXPERIMENTS
+        ),
+        strict=not options.quick,
     )
 
 

@@ -162,6 +162,11 @@ class TensorProduct(Dictionary):
     """
 
     def __init__(self, *dictionaries: Dictionary):
+        if not all(isinstance(one, Dictionary) for one in dictionaries):
+            given = ", ".join(type(one).__name__ for one in dictionaries)
+            raise InputError(
+                f"dictionaries must be Dictionary objects, got {given}. Pass TensorProduct(first, second)."
+            )
         if not dictionaries or any(one.num_dims != 1 for one in dictionaries):
             raise InputError("dictionaries must be at least one dictionary, each in one dimension.")
         self.dictionaries = dictionaries

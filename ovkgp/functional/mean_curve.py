@@ -29,7 +29,7 @@ NUM_ITERATIONS = 50  # maximum number of iterations of the EM algorithm
 MAX_DEVIATION = 3.0  # of regular values from the smooth median, in robust standard deviations
 NUM_MEDIAN_ITERATIONS = 30  # of reweighted least squares for a smooth median
 MEDIAN_WIDTH = 1e-2  # of the absolute deviations, in their median, below which their weights are constant
-NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+NORMAL_MAD = 1.482602218505602  # standard deviation of a normal distribution over its median absolute deviation
 
 
 class MeanCurve:
@@ -61,6 +61,8 @@ class MeanCurve:
             return _spline_rows(points, self.knots) @ self.coefficients
         if points.shape[1] == 1:
             return np.stack([np.interp(points[:, 0], self.grid[:, 0], c) for c in self.coefficients.T], 1)
+        if len(self.grid) == 1:  # constant
+            return np.repeat(self.coefficients, len(points), axis=0)
         check_spread(self.grid)
         values = LinearNDInterpolator(self.grid, self.coefficients)(points)
         outside = np.isnan(values).any(1)

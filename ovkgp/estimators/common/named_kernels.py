@@ -123,7 +123,7 @@ RIDGE_KERNEL_CONSTRAINTS = {
 }
 MAX_DISTANCE_ROWS = 500  # maximum number of rows for the median distance
 MAX_OUTPUT_DEVIATION = 3.0  # of outputs without outliers from their median, in robust standard deviations
-NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+NORMAL_MAD = 1.482602218505602  # standard deviation of a normal distribution over its median absolute deviation
 
 
 def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:

@@ -267,7 +267,9 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         if has_points(X):
             if self._input_grid is None:
                 raise InputError("X must be a table of inputs as in fit, got curves with a grid. Pass their values.")
-            X = curve_table(as_functional_data(X), self._input_grid)
+            curves = as_functional_data(X)
+            as_points(curves.union_grid, self._input_domain, "Points of X")
+            X = curve_table(curves, self._input_grid)
         return input_table(self, X, reset=False)
 
     def _check_grid(self, grid) -> np.ndarray:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
@@ -39,6 +39,7 @@ from ovkgp.estimators.common.options import (
 from ovkgp.estimators.common.summary import Hyperparameter
 from ovkgp.estimators.functional.base import FUNCTIONAL_ATTRIBUTES, FUNCTIONAL_CONSTRAINTS, FunctionalRegressor
 from ovkgp.estimators.functional.curve_problem import factor_rows, make_problem, to_tensor
+from ovkgp.estimators.functional.joint_draws import JointDraws
 from ovkgp.estimators.ridge.base import RidgePath, make_ridge_gp
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.estimators.storage.storage import storable
@@ -60,9 +61,10 @@ from ovkgp.kernels.evaluation import evaluate_kernel
 COORDINATE_CUTOFF = 1e-14
 """Coordinates with a smaller fraction of the largest variance are dropped, as they are below the precision of float64."""
 MAX_GRAM_ERROR = (
-    0.3  # relative error of the Gram matrix at the points of a curve from which plug-in estimates are poor (BO-62)
+    0.05  # relative error of the Gram matrix at the points of a curve above which plug-in estimates warn (BO-62)
 )
-MAX_PATH_ENTRIES = 5_000_000  # numbers that a path of λ computes together
+MAX_PATH_ENTRIES, MAX_PATH_COLUMNS = 5_000_000, 256  # numbers and columns that a path of λ computes together
+NEGLIGIBLE_FRACTION = 1e-8  # of the prior variance over that of the noise, in one direction
 WEIGHTINGS = ("equal", "points")
 BASIS_CONSTRAINTS = {
     **FUNCTIONAL_CONSTRAINTS,
@@ -189,7 +191,7 @@ class BasisRegressor(FunctionalRegressor):
     ) -> None:
         """Fit the posterior of the coordinates, select λ and set the scale."""
         self.coordinates_ = coordinates
-        self._points_per_curve = float(np.mean(data.counts))
+        self._points_per_curve = self._count_points(data)
         if plug_in or data.is_complete:
             found = self._fit_complete(X, self._project(data, plug_in))
         else:
@@ -199,6 +201,10 @@ class BasisRegressor(FunctionalRegressor):
             values = np.concatenate([values.ravel() for _, values in data.curves()])
             self.scale_ = usable_scale(found.quadratic / found.count, values)
         self.log_evidence_ = found.at_scale(self.scale_)
+
+    def _count_points(self, data: FunctionalData) -> float:
+        """Return the average number of observed values of a curve."""
+        return float(np.mean(data.counts))
 
     def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
         """Return z (n, ρ) and the part of the curves outside of the basis, which the plug-in estimate ignores."""
@@ -304,7 +310,7 @@ class BasisRegressor(FunctionalRegressor):
         inner = CurveRidge(self.kernel, self.lengthscale, torch.from_numpy(self.coordinates_.variances))
         best = 0
         if len(lams) > 1:
-            if len(entries) > MAX_DENSE_ENTRIES:
+            if len(entries) > MAX_DENSE_ENTRIES and not entries.has_few_gaps:
                 raise OptionError(
                     f"Several lam are not supported with gaps and more than {MAX_DENSE_ENTRIES} values, got {len(entries)}. Use one lam."
                 )
@@ -336,19 +342,30 @@ class BasisRegressor(FunctionalRegressor):
             quadratic, projected.count, posterior.log_evidence + projected.outside_log_density(self.noise_)
         )
 
+    def _curve_weight(self, count: int) -> float:
+        """Return the weight of a curve with a number of points."""
+        return count / self._points_per_curve if self.curve_weighting == "points" else 1.0
+
     def _make_entries(self, data: FunctionalData) -> tuple[CoordinateEntries, ProjectedCurves]:
         """Return values √η y with basis √η h of each curve, rotated to at most ρ values, and what is outside of the basis."""
         basis, targets, total, jacobian = [], [], 0.0, 0.0
         for points, values in data.curves():
             weights = quadrature_weights(points, data.domain, self.quadrature)
-            if self.curve_weighting == "points":
-                weights = weights * len(points) / self._points_per_curve
+            weights = weights * self._curve_weight(len(points))
             roots = np.sqrt(weights)
             basis.append(torch.from_numpy(self.coordinates_.rows(points) * roots[:, None]))
             targets.append(torch.from_numpy(values[:, 0] * roots))
             total += float(targets[-1].square().sum())
             jacobian += float(np.log(weights).sum()) / 2
         entries = CoordinateEntries.compress(basis, targets, [1.0] * len(basis))
+        if not data.is_ragged and self.quadrature == "mean" and data.counts.max() <= len(self.coordinates_.variances):
+            scales = [math.sqrt(self._curve_weight(len(H)) / len(H)) for H in basis]
+            entries = replace(
+                entries,
+                columns=torch.from_numpy(np.nonzero(~np.isnan(data.values))[1]),
+                grid_basis=torch.from_numpy(self.coordinates_.rows(_as_columns(data.grid))),
+                row_scales=torch.tensor(scales, dtype=torch.float64),
+            )
         outside = max(total - float(entries.values.square().sum()), 0.0)
         return entries, ProjectedCurves(entries.values, outside, int(data.counts.sum()), jacobian)
 
@@ -380,30 +397,21 @@ class BasisRegressor(FunctionalRegressor):
     def _predict_posterior(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return mean and variance or covariance along the curve of the posterior."""
         rows = self.coordinates_.rows(points)
-        found = self.posterior_.predict(
-            to_tensor(self._latent_inputs(X)), form if form == "none" else self._latent_form
-        )
+        inputs, is_irregular = to_tensor(self._latent_inputs(X)), isinstance(self.latent_, CurveRidge)
+        found = self.posterior_.predict(inputs, "none" if form == "none" or is_irregular else "diag")
         mean = found.mean.numpy() @ rows.T
         if form == "none":
             return mean, None
         prior = self._prior_variance(X)[:, None]
         residual = self.coordinates_.residual_variance(points)
-        if self._latent_form == "diag":
-            latent = found.std.square().numpy()
-            if form == "diag":
-                return mean, self.scale_ * (latent @ np.square(rows).T + prior * residual)
-            covariance = np.einsum("sr,kr,tr->kst", rows, latent, rows)
+        if is_irregular:  # gaps couple the coordinates
+            inner = self.posterior_.covariance_along(inputs, to_tensor(rows), form).numpy()
         else:
-            covariance = np.einsum("sr,krq,tq->kst", rows, found.cov.numpy(), rows, optimize=True)
-            if form == "diag":
-                diagonal = np.diagonal(covariance, axis1=1, axis2=2).clip(0)
-                return mean, self.scale_ * (diagonal + prior * residual)
-        return mean, self.scale_ * (covariance + prior[:, :, None] * self.coordinates_.residual_covariance(points))
-
-    @property
-    def _latent_form(self) -> str:
-        """Form of the covariance of u: diagonal unless gaps couple the coordinates."""
-        return "output" if isinstance(self.latent_, CurveRidge) else "diag"
+            latent = found.std.square().numpy()
+            inner = latent @ np.square(rows).T if form == "diag" else (rows * latent[:, None]) @ rows.T
+        if form == "diag":
+            return mean, self.scale_ * (inner + prior * residual)
+        return mean, self.scale_ * (inner + prior[:, :, None] * self.coordinates_.residual_covariance(points))
 
     def _prior_variance(self, X: np.ndarray) -> np.ndarray:
         """Return k_X(x, x), (k,)."""
@@ -415,7 +423,10 @@ class BasisRegressor(FunctionalRegressor):
         return self.point_noise_
 
     def _draw_remainders(self, k: int, seed: int):
-        draws = self.posterior_.sample_functions(k, random_state=seed)
+        try:
+            draws = self.posterior_.sample_functions(k, random_state=seed)
+        except OptionError:  # the kernel has no random features
+            draws = JointDraws(self.posterior_, k, seed)
 
         def evaluate(X: np.ndarray, points: np.ndarray) -> np.ndarray:
             return np.sqrt(self.scale_) * self._deviations(draws, X) @ self.coordinates_.rows(
@@ -508,21 +519,33 @@ class _LatentPath(NamedTuple):
     @classmethod
     @torch.no_grad()
     def from_spectrum(cls, s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: np.ndarray) -> _LatentPath:
-        """Compute from K = U diag(s) Uᵀ and independent coordinates of variances t (ρ,), several levels in one product."""
-        rotated, squares, products, found = U.mT @ Z, U.square(), torch.outer(s.clamp_min(0), t), []
-        size = max(MAX_PATH_ENTRIES // Z.numel(), 1)
-        for levels in torch.from_numpy(np.asarray(noises)).double().split(size):
-            values = products.unsqueeze(1) + levels.view(-1, 1)  # (n, k, ρ)
-            inverse = 1 / values
-            alpha = (U @ (rotated.unsqueeze(1) * inverse).flatten(1)).view_as(values)
-            diagonal = (squares @ inverse.flatten(1)).view_as(values)
-            missed = alpha / diagonal
-            quadratic = (rotated.square().unsqueeze(1) * inverse).sum((0, 2))
-            constant = Z.numel() * math.log(2 * math.pi)
-            log_evidence = -(quadratic + values.log().sum((0, 2)) + constant) / 2
-            density = -((missed * alpha - diagonal.log()).sum((0, 2)) + constant) / 2
-            found.append((log_evidence, quadratic, missed.square().mean((0, 2)), density))
-        return cls(*(torch.cat(column).numpy() for column in zip(*found, strict=True)))
+        """Compute from K = U diag(s) Uᵀ and independent coordinates of variances t (ρ,).
+
+        The inverse of coordinate l at noise c is (I − U diag(e) Uᵀ)/c with e = s r/(1 + s r), r = t_l/c. Pairs (l, c) in the order of
+        r are computed together with the eigenvectors whose e is not negligible. Complexity: O(n q k ρ) for q of these on average.
+        """
+        noises = torch.from_numpy(np.asarray(noises)).double()
+        (n, rho), levels = Z.shape, len(noises)
+        s, order = s.clamp_min(0).sort(descending=True)
+        U, constant = U[:, order], Z.numel() * math.log(2 * math.pi)
+        rotated, squares = U.mT @ Z, U.square()
+        ratios = torch.outer(1 / noises, t).flatten()  # (k ρ,), of levels and coordinates
+        sums = torch.zeros(4, levels * rho, dtype=torch.float64)
+        for part in ratios.argsort(descending=True).split(max(min(MAX_PATH_ENTRIES // n, MAX_PATH_COLUMNS), 1)):
+            r, c, columns = ratios[part], noises[part // rho], part % rho
+            q = int((s * r[0] > NEGLIGIBLE_FRACTION).sum())
+            values = torch.outer(s, r).add_(1)
+            shrunk = 1 - 1 / values[:q]  # e
+            diagonal = 1 - squares[:, :q] @ shrunk
+            missed = (Z[:, columns] - U[:, :q] @ (shrunk * rotated[:q, columns])) / diagonal
+            errors = missed.square()
+            sums[0, part] = (rotated[:, columns].square() / values).sum(0) / c
+            sums[1, part] = values.log_().sum(0) + n * c.log()
+            sums[2, part] = errors.sum(0)
+            sums[3, part] = (errors * diagonal).sum(0) / c - diagonal.log().sum(0) + n * c.log()
+        quadratic, logdet, error, density = sums.view(4, levels, rho).sum(-1)
+        found = (-(quadratic + logdet + constant) / 2, quadratic, error / Z.numel(), -(density + constant) / 2)
+        return cls(*(column.numpy() for column in found))
 
 
 class _Evidence(NamedTuple):
@@ -552,7 +575,7 @@ def _warn_about_errors(errors: list[float]) -> None:
     if (worst := max(errors)) > MAX_GRAM_ERROR:
         warnings.warn(
             f"Inner products at the observed points are inaccurate: the Gram matrix of the basis at the points of a curve differs by {worst:.2g} (relative) from the exact one. "
-            'Use method="exact", fewer functions or more points.',
+            'Use method="exact", quadrature="trapezoid", fewer functions or more points.',
             FitWarning,
             stacklevel=5,
         )

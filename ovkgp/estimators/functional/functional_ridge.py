@@ -14,7 +14,6 @@ from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
     BasisRegressor,
-    gram_coordinates,
 )
 from ovkgp.estimators.functional.curve_problem import to_tensor
 from ovkgp.estimators.storage.storage import storable
@@ -60,7 +59,7 @@ class FunctionalRidge(BasisRegressor):
         Lengthscale of an output kernel by name; a quantile of the distances between points.
     basis : {"grid", "eigen"}, default="grid"
         "grid": the kernel itself, by Kronecker products. "eigen": its leading eigenfunctions in L² of the domain (BO-51), which is
-        faster for many points and smoother; inner products are quadratures on the points.
+        faster for many points and smoother; their Gram matrix is that of the observed points, as for `basis="grid"`.
     num_functions : int or None, default=None
         Number of eigenfunctions for `basis="eigen"`. If None, 20.
     kernel, lengthscale, lam, convention, curve_weighting, quadrature, fit_intercept, selection, scale, verbose
@@ -153,8 +152,5 @@ class FunctionalRidge(BasisRegressor):
                 functions = factor.dictionary
                 self.eigenvalues_ = functions.eigenvalues / functions.volume  # in L² of the uniform probability measure
                 self.truncated_variance_ = max(functions.trace / functions.volume - float(self.eigenvalues_.sum()), 0.0)
-                coordinates = gram_coordinates(factor, np.diag(self.eigenvalues_))
-            else:
-                coordinates = self._observed_coordinates(factor, data)
-            self._fit_coordinates(X, data, coordinates, plug_in=self.basis == "eigen" and data.is_complete)
+            self._fit_coordinates(X, data, self._observed_coordinates(factor, data), plug_in=False)
         return self

@@ -114,7 +114,7 @@ class KernelProjectionRegressor(BasisRegressor):
     Notes
     -----
     Complexity: O(n³ + m d² + n² d) for complete curves; with gaps or different points O(N³) for N = Σ_i min(m_i, d) ≤ 5000, else
-    O(n² d + n d²) per iteration of conjugate gradients.
+    O(n² d + n d²) per iteration of conjugate gradients; O(n³ + m³ + q³ + n q (n + m)) for q missing values on a grid with m ≤ d points.
 
     Examples
     --------

@@ -34,15 +34,15 @@ def make_dictionary(option, num_functions: int | None, data: FunctionalData) -> 
     if isinstance(option, Dictionary):
         return option
     count = num_functions or int(np.clip(np.median(data.counts) // 3, MIN_FUNCTIONS, MAX_FUNCTIONS))
+    if data.num_dims > 1:
+        raise InputError(
+            f"dictionary={option!r} requires curves on an interval, got {data.num_dims} dimensions. Pass a TensorProduct, or PrincipalComponents(y, num_functions, TensorProduct(…))."
+        )
     if option == "pca":
         return (
             PrincipalComponents(data, min(count, len(data) - 1, data.num_points))
             if len(data) > 1
             else BSplines(4, data.domain)
-        )
-    if data.num_dims > 1:
-        raise InputError(
-            f"dictionary={option!r} requires curves on an interval, got {data.num_dims} dimensions. Pass a TensorProduct."
         )
     if option == "fourier":
         return Fourier((count + 2) // 2, data.domain)

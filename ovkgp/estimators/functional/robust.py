@@ -28,7 +28,6 @@ from ovkgp.estimators.functional.basis_ridge import (
     CurveCoordinates,
     CurveFunction,
     CurveRidge,
-    gram_coordinates,
 )
 from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, make_curve_loss, make_problem, to_tensor
 from ovkgp.estimators.functional.functional_ridge import OUTPUT_KERNEL_CONSTRAINTS, make_output_factor
@@ -231,12 +230,7 @@ class RobustFunctionalRegressor(BasisRegressor):
             self.check_options()
             X, data = self._enter_curves(X, y, grid)
             factor = make_output_factor(self, data)
-            if self.basis == "eigen":
-                functions = factor.dictionary
-                coordinates = gram_coordinates(factor, np.diag(functions.eigenvalues / functions.volume))
-            else:
-                coordinates = self._observed_coordinates(factor, data)
-            self._fit_coordinates(X, data, coordinates, plug_in=self.basis == "eigen" and data.is_complete)
+            self._fit_coordinates(X, data, self._observed_coordinates(factor, data), plug_in=False)
             inputs = self._input_factor(X)
             rows = to_tensor(factor_rows(inputs, X))
             square = self._make_problem(rows, data, lambda measure: IntegralLoss(Square(), measure))
@@ -278,7 +272,7 @@ class RobustFunctionalRegressor(BasisRegressor):
             raise InputError(
                 'y must be complete on a common grid with basis="eigen", got missing values. Use basis="grid".'
             )
-        Z = self._project(data, plug_in=True).Z
+        Z = self._project(data, plug_in=False).Z
         tasks = torch.diag(to_tensor(np.sqrt(self.coordinates_.variances)))
         return TaskProblem(rows, tasks, to_tensor(Z), make_loss(Coordinates(Z.shape[1])), lam)
 

@@ -21,6 +21,7 @@ from ovkgp.estimators.functional.basis_ridge import (
     ProjectedCurves,
 )
 from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
+from ovkgp.estimators.functional.kernel_projection import METHODS
 from ovkgp.estimators.functional.options import DICTIONARIES, make_dictionary
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
@@ -34,14 +35,26 @@ from ovkgp.kernels.curves import AdditiveCurveKernel
 CONSTRAINTS = {name: rule for name, rule in BASIS_CONSTRAINTS.items() if name != "curve_weighting"}
 
 
+LENGTHSCALE_FRACTION = 0.1  # default lengthscales of the additive model, relative to domains and ranges
+
+
 class ProjectionBaseline(BasisRegressor):
     """Base class of the baselines: complete curves, interpolated linearly on their grid, and input curves with a grid."""
 
     curve_weighting = "equal"
 
     def _complete(self, data: FunctionalData) -> FunctionalData:
-        """Return complete curves on a common grid, interpolated linearly."""
+        """Return complete curves on a common grid, interpolated linearly, and keep the numbers of observed values."""
+        self._was_complete, self._counts = data.is_complete, data.counts
         return data if data.is_complete else data.resample(self.grid_, extrapolate=True)
+
+    def _count_points(self, data: FunctionalData) -> float:
+        return float(np.mean(self._counts))
+
+    def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
+        found = super()._project(data, plug_in)
+        # what interpolated curves have outside of the basis is no white noise
+        return found if self._was_complete else ProjectedCurves(found.Z, 0.0, found.Z.size, 0.0)
 
     def _input_curves(self, X: np.ndarray) -> FunctionalData:
         """Return the inputs as curves, on equidistant points of [0, 1] unless they had a grid."""
@@ -66,6 +79,10 @@ class TripleBasisRegressor(ProjectionBaseline):
         estimator (1BE, BO-53).
     num_features : int, default=200
         Number of random features.
+    method : {"exact", "plug_in"}, default="exact"
+        "exact": least squares coefficients, so that output functions are orthonormal at the points of the curves. "plug_in": averages
+        over the points of functions that are orthonormal in L², as in the source (BO-52), which are less accurate on grids with both
+        ends or few points.
     kernel, lengthscale, lam, convention, quadrature, fit_intercept, selection, scale, verbose
         As for `KernelProjectionRegressor`. The source ran convention="sum" (BO-E-14).
     random_state : int, RandomState instance or None, default=None
@@ -81,7 +98,7 @@ class TripleBasisRegressor(ProjectionBaseline):
 
     Notes
     -----
-    Curves with gaps are interpolated linearly. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
+    Curves with gaps are interpolated linearly; the noise of a value follows from the numbers of observed values. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
 
     Examples
     --------
@@ -107,6 +124,7 @@ class TripleBasisRegressor(ProjectionBaseline):
         "num_functions": [integer(), None],
         "features": [one_of("orff", "kernel")],
         "num_features": [integer(2)],
+        "method": [one_of(*METHODS)],
         "random_state": RANDOM_STATE,
     }
 
@@ -118,6 +136,7 @@ class TripleBasisRegressor(ProjectionBaseline):
         num_functions=None,
         features="orff",
         num_features=200,
+        method="exact",
         kernel="rbf",
         lengthscale="median",
         lam=1e-3,
@@ -135,6 +154,7 @@ class TripleBasisRegressor(ProjectionBaseline):
         self.num_functions = num_functions
         self.features = features
         self.num_features = num_features
+        self.method = method
         self.kernel = kernel
         self.lengthscale = lengthscale
         self.lam = lam
@@ -168,11 +188,17 @@ class TripleBasisRegressor(ProjectionBaseline):
                 curves = self._input_curves(X)
                 self.input_dictionary_ = make_dictionary(self.input_dictionary, self.num_input_functions, curves)
             self.dictionary_ = make_dictionary(self.dictionary, self.num_functions, data).orthonormalize()
-            size, volume = self.dictionary_.num_functions, self.dictionary_.volume
-            # orthonormal in L² of the uniform probability measure
-            coordinates = CurveCoordinates(self.dictionary_.as_factor(), np.sqrt(volume) * np.eye(size), np.ones(size))
-            self._fit_coordinates(X, data, coordinates, plug_in=True)
+            self._fit_coordinates(X, data, self._orthonormal_coordinates(data), plug_in=self.method == "plug_in")
+            del self._was_complete, self._counts
         return self
+
+    def _orthonormal_coordinates(self, data: FunctionalData) -> CurveCoordinates:
+        """Return orthonormal functions with prior variances 1: at the points of the curves, or in L² for plug-in estimates."""
+        factor, size = self.dictionary_.as_factor(), self.dictionary_.num_functions
+        if self.method == "plug_in":  # in L² of the uniform probability measure
+            return CurveCoordinates(factor, np.sqrt(self.dictionary_.volume) * np.eye(size), np.ones(size))
+        found = self._observed_coordinates(factor, data)
+        return CurveCoordinates(factor, found.projection, np.ones_like(found.variances))
 
     def _latent_inputs(self, X: np.ndarray) -> np.ndarray:
         if self.input_dictionary_ is None:
@@ -198,10 +224,11 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     ----------
     num_functions : int, default=20
         Maximum number of principal components.
-    position_lengthscale, value_lengthscale : float, default=0.1
-        Lengthscales of κ_Ξ, in the units of the input grid, and of the values of x.
-    output_lengthscale : "median", "quantile_0.2" or float, default=0.1
-        Lengthscale of κ_Θ by name.
+    position_lengthscale, value_lengthscale : float or None, default=None
+        Lengthscales of κ_Ξ, in the units of the input grid, and of the values of x. If None, a tenth of the domain of x, and of the
+        range of its values.
+    output_lengthscale : "median", "quantile_0.2", float or None, default=None
+        Lengthscale of κ_Θ by name. If None, a tenth of the domain of y.
     position_kernel : {"rbf", "laplace"}, default="rbf"
         κ_Ξ.
     output_kernel : {"rbf", "matern12", "matern32", "matern52", "rq", "laplace"} or Kernel, default="rbf"
@@ -241,9 +268,9 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **{name: rule for name, rule in CONSTRAINTS.items() if name not in ("kernel", "lengthscale")},
         "num_functions": [integer()],
-        "position_lengthscale": [POSITIVE],
-        "value_lengthscale": [POSITIVE],
-        "output_lengthscale": TASK_LENGTHSCALE,
+        "position_lengthscale": [POSITIVE, None],
+        "value_lengthscale": [POSITIVE, None],
+        "output_lengthscale": [*TASK_LENGTHSCALE, None],
         "position_kernel": [one_of("rbf", "laplace")],
         "output_kernel": BASE_KERNEL,
     }
@@ -252,9 +279,9 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     def __init__(
         self,
         num_functions=20,
-        position_lengthscale=0.1,
-        value_lengthscale=0.1,
-        output_lengthscale=0.1,
+        position_lengthscale=None,
+        value_lengthscale=None,
+        output_lengthscale=None,
         position_kernel="rbf",
         output_kernel="rbf",
         lam=1e-3,
@@ -309,7 +336,9 @@ class KernelAdditiveRegressor(ProjectionBaseline):
             points, weights = data.grid[:, None], data.weights(self.quadrature)
             self.dictionary_ = self._components(data)
             Phi = self.dictionary_(data.grid) * np.sqrt(self.dictionary_.volume)
-            kernel = task_kernel(self.output_kernel, self.output_lengthscale, to_tensor(points), "output_kernel")
+            length = self.output_lengthscale
+            length = _fraction(None, data.domain) if length is None else length
+            kernel = task_kernel(self.output_kernel, length, to_tensor(points), "output_kernel")
             factor = KernelFactor(kernel, to_tensor(points))
             moments = factor_rows(factor, points).T @ (weights[:, None] * Phi)  # ∫ ψ φ_l
             values, vectors = np.linalg.eigh(moments.T @ moments)
@@ -320,13 +349,13 @@ class KernelAdditiveRegressor(ProjectionBaseline):
             self.kernel = AdditiveCurveKernel(
                 torch.from_numpy(curves.grid).double(),
                 torch.from_numpy(quadrature_weights(curves.grid, curves.domain)).double(),
-                self.position_lengthscale,
+                _fraction(self.position_lengthscale, curves.domain),
                 self.position_kernel,
             ).double()
-            self.kernel.lengthscale = torch.tensor(float(self.value_lengthscale), dtype=torch.float64)
+            self.kernel.lengthscale = torch.tensor(_fraction(self.value_lengthscale, X), dtype=torch.float64)
             coordinates = CurveCoordinates(factor, moments @ vectors / values, values)
             self._fit_coordinates(X, data, coordinates, plug_in=True)
-            del self.kernel, self._analysis
+            del self.kernel, self._analysis, self._was_complete, self._counts
         return self
 
     def _components(self, data: FunctionalData) -> Dictionary:
@@ -338,3 +367,8 @@ class KernelAdditiveRegressor(ProjectionBaseline):
     def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
         Z = data.values @ self._analysis
         return ProjectedCurves(Z, 0.0, Z.size, 0.0)
+
+
+def _fraction(lengthscale: float | None, values: np.ndarray) -> float:
+    """Return a lengthscale; if None, a tenth of the range of values, or 1 if they are equal."""
+    return float(lengthscale or LENGTHSCALE_FRACTION * np.ptp(values) or 1.0)

@@ -5,7 +5,8 @@
 with the rows H_i (m_i, ρ) of an output basis at the points of curve i. A curve with more points than coordinates is first
 replaced by ρ values: H_i = Q_i R_i, and Q_iᵀ y_i has the same noise. Small systems are factorized; larger ones are solved by
 conjugate gradients in the coordinates (I + S D S) w with S = (K_X ⊗ diag(t))^½ and D = blockdiag(H_iᵀH_i/c_i), preconditioned
-by the same system with the average of the blocks, which two eigendecompositions invert.
+by the same system with the average of the blocks, which two eigendecompositions invert. Curves on a common grid with few gaps
+are solved exactly by the Kronecker product of complete curves and the inverse at the missing values, `MissingSolver`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 from ovkgp.checks import check_integer
 from ovkgp.inference.algebra.dense import gaussian_log_density, safe_cholesky
 from ovkgp.inference.algebra.kronecker import eigh
+from ovkgp.inference.algebra.kronecker_missing import MissingSolver
 from ovkgp.inference.algebra.krylov import solve_with_refinement
 from ovkgp.inference.model.mean_noise import PolynomialMean
 from ovkgp.inference.posteriors.exact import ProcessPosterior, make_prior_features
@@ -43,13 +45,39 @@ CG_TOLERANCE, MAX_CG_ITERATIONS = 1e-11, 2000
 class CoordinateEntries:
     """Observed values of n curves: row index i_e (N,), basis rows h_e (N, ρ), values y_e (N,), noise ratios δ_e (N,).
 
-    The noise variance of an entry is c δ_e. Entries of a curve are consecutive.
+    The noise variance of an entry is c δ_e. Entries of a curve are consecutive. Curves on a common grid also have `columns` j_e (N,),
+    `grid_basis` (m, ρ) and `row_scales` (n,), with h_e = row_scales[i_e] grid_basis[j_e] and δ_e = 1.
     """
 
     rows: Tensor
     basis: Tensor
     values: Tensor
     ratios: Tensor
+    columns: Tensor | None = None
+    grid_basis: Tensor | None = None
+    row_scales: Tensor | None = None
+
+    @property
+    def has_few_gaps(self) -> bool:
+        """Whether curves are on a common grid, with fewer missing than observed values."""
+        if self.columns is None:
+            return False
+        missing = len(self.row_scales) * len(self.grid_basis) - len(self)
+        return missing < min(len(self), MAX_DENSE_ENTRIES)
+
+    def make_solver(self, gram: Tensor, variances: Tensor, noise: float) -> MissingSolver:
+        """Make the solver of the covariance of entries on a common grid with input covariance `gram` (n, n) and noise c."""
+        scaled = gram * torch.outer(self.row_scales, self.row_scales)
+        matrix = (self.grid_basis * variances) @ self.grid_basis.mT
+        identity = torch.eye(len(matrix), dtype=matrix.dtype)
+        return MissingSolver(scaled, matrix, noise * identity, self.to_table(self.values, torch.nan))
+
+    def to_table(self, columns: Tensor, fill: float = 0.0) -> Tensor:
+        """Arrange values of entries (N, ...) on the grid, (n, m, ...)."""
+        shape = (len(self.row_scales), len(self.grid_basis), *columns.shape[1:])
+        table = columns.new_full(shape, fill)
+        table[self.rows, self.columns] = columns
+        return table
 
     def __len__(self) -> int:
         return len(self.values)
@@ -70,7 +98,8 @@ class CoordinatePosterior(ProcessPosterior):
     """Posterior of the coordinates u(x) given entries of curves, with noise variance c δ_e.
 
     `alpha` is C⁻¹ y (N,) of the covariance C of the entries, `log_evidence` their log density (NaN for more than 5000 entries).
-    Complexity: O(N³) for N ≤ 5000 entries after compression, else O(n² ρ + n ρ²) per iteration; k means O(k n ρ), k covariances
+    Complexity: O(n³ + m³ + q³ + min(n, m) q (n + m)) for q < N missing
+    values on a common grid, O(N³) for N ≤ 5000 entries after compression, else O(n² ρ + n ρ²) per iteration; k means O(k n ρ), k covariances
     O(k ρ N²) or k ρ iterative solves.
     """
 
@@ -82,12 +111,16 @@ class CoordinatePosterior(ProcessPosterior):
         self.scalar, self.variances, self.X, self.entries, self.noise_level = kernel, variances, X, entries, noise
         with torch.no_grad():
             self.gram = to_dense(evaluate_kernel(kernel, X)).double()
-            self.is_dense = len(entries) <= MAX_DENSE_ENTRIES
-            self._factorize() if self.is_dense else self._prepare_iterations()
+            self.missing = entries.make_solver(self.gram, variances, noise) if entries.has_few_gaps else None
+            self.is_dense = self.missing is None and len(entries) <= MAX_DENSE_ENTRIES
+            if self.is_dense:
+                self._factorize()
+            elif self.missing is None:
+                self._prepare_iterations()
             self.alpha = self.solve(entries.values.unsqueeze(-1)).squeeze(-1)
         self.coefficients = self._collect(self.alpha.unsqueeze(-1)).squeeze(-1)  # (n, ρ)
         self.quadratic = float(entries.values @ self.alpha)
-        self.log_evidence = math.nan
+        self.log_evidence = math.nan if self.missing is None else float(self.missing.log_density)
         if self.is_dense:
             logdet = 2 * self.chol.diagonal().log().sum()
             self.log_evidence = float(gaussian_log_density(entries.values @ self.alpha, logdet, len(entries)))
@@ -118,6 +151,9 @@ class CoordinatePosterior(ProcessPosterior):
         """Return C⁻¹ rhs, (N, k) → (N, k)."""
         if self.is_dense:
             return torch.cholesky_solve(rhs, self.chol)
+        if self.missing is not None:
+            found = self.missing.solve(self.entries.to_table(rhs).flatten(0, 1))
+            return found.unflatten(0, self.missing.observed.shape)[self.entries.rows, self.entries.columns]
         n, roots = len(self.X), self.variances.sqrt()
         noise = (self.noise_level * self.entries.ratios).unsqueeze(-1)
         moments = self._collect(rhs / noise) * roots[:, None]  # T^½ Hᵀ N⁻¹ b
@@ -142,6 +178,10 @@ class CoordinatePosterior(ProcessPosterior):
         return (rhs - at_entries) / noise
 
     def max_chunk_rows(self, form: str) -> int:
+        if self.missing is not None:
+            return CHUNK_ENTRIES // max(
+                len(self.missing.chol) * len(self.variances), len(self.variances) ** 2, len(self.X)
+            )
         return CHUNK_ENTRIES // max(len(self.entries) * len(self.variances), len(self.X))
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
@@ -149,9 +189,47 @@ class CoordinatePosterior(ProcessPosterior):
         mean = cross @ (self.coefficients * self.variances)
         if form == "none":
             return mean, None
+        if self.missing is not None:
+            outputs = (self.entries.grid_basis * self.variances).mT
+            explained = self.missing.explained(cross * self.entries.row_scales, form, outputs)
+            return mean, subtract_explained(self.process.prior(X, form), explained, form)
         columns = self._cross_columns(cross)  # (N, k·ρ)
         explained = self._explained(columns, len(X), form)
         return mean, subtract_explained(self.process.prior(X, form), explained, form)
+
+    @torch.no_grad()
+    def covariance_along(self, X: Tensor, rows: Tensor, form: str) -> Tensor:
+        """Return variances (k, m) for form "diag", or covariances (k, m, m) for "output", of `rows` u(x) for rows (m, ρ).
+
+        Systems are solved for min(m, ρ) right-hand sides per x, in chunks of X.
+        """
+        if len(rows) < len(self.variances):
+            basis, along = rows, None
+        else:
+            basis, along = torch.eye(len(self.variances), dtype=rows.dtype), rows
+        size = CHUNK_ENTRIES // max(len(self.entries), len(self.X)) // max(len(basis), 1)
+        parts = [self._covariance_along(part, basis, along, form) for part in X.split(max(size, 1))]
+        return torch.cat(parts)
+
+    def _covariance_along(self, X: Tensor, basis: Tensor, along: Tensor | None, form: str) -> Tensor:
+        """Return variances or covariances of `basis` u(x), or of `along` `basis` u(x)."""
+        cross, inner = to_dense(evaluate_kernel(self.scalar, X, self.X)).double(), form if along is None else "output"
+        scaled = basis * self.variances
+        if self.missing is not None:
+            outputs = scaled @ self.entries.grid_basis.mT
+            explained = self.missing.explained(cross * self.entries.row_scales, inner, outputs)
+        else:
+            at_entries = self.entries.basis @ scaled.mT  # (N, b)
+            columns = (cross.mT[self.entries.rows].unsqueeze(-1) * at_entries.unsqueeze(1)).flatten(1)
+            explained = self._explained(columns, len(X), inner)
+        prior = self.scalar(X, diag=True).double()
+        if inner == "diag":
+            return (torch.outer(prior, (scaled * basis).sum(1)) - explained).clamp_min(0)
+        covariance = prior.view(-1, 1, 1) * (scaled @ basis.mT) - explained
+        if along is None:
+            return covariance
+        half = along @ covariance  # (k, m, ρ)
+        return (half * along).sum(-1).clamp_min(0) if form == "diag" else half @ along.mT
 
     def _cross_columns(self, cross: Tensor) -> Tensor:
         """Return the covariances of the entries with u(x), (N, k·ρ), x-major."""
@@ -208,11 +286,13 @@ class CurvePath:
 
 @torch.no_grad()
 def curve_path(kernel: Kernel, variances: Tensor, X: Tensor, entries: CoordinateEntries, noises: Tensor) -> CurvePath:
-    """Compute the criteria of several noise levels from one eigendecomposition; requires at most 5000 entries.
+    """Compute the criteria of several noise levels; requires at most 5000 entries, or few gaps on a common grid.
 
     `loo_error` is the mean over curves of the squared errors of a curve given all others, weighted by 1/δ. Complexity:
-    O(N³ + k N² max_i m_i).
+    O(N³ + k N² max_i m_i) by one eigendecomposition, or k solutions and O(n m q²) each for q missing values on a common grid.
     """
+    if entries.has_few_gaps:
+        return _path_on_grid(to_dense(evaluate_kernel(kernel, X)).double(), variances, entries, noises)
     scale = entries.ratios.sqrt()
     C = entry_covariance(to_dense(evaluate_kernel(kernel, X)).double(), variances, entries, 0.0)
     values, vectors = eigh(C / scale / scale[:, None])
@@ -233,3 +313,20 @@ def curve_path(kernel: Kernel, variances: Tensor, X: Tensor, entries: Coordinate
             density += gaussian_log_density(missed @ alpha[part], logs, len(part))
         results.append((gaussian_log_density(quadratic, logdet, len(entries)), quadratic, error / len(blocks), density))
     return CurvePath(*(torch.stack(column) for column in zip(*results, strict=True)))
+
+
+def _path_on_grid(gram: Tensor, variances: Tensor, entries: CoordinateEntries, noises: Tensor) -> CurvePath:
+    """Compute the criteria of curves on a common grid with few gaps."""
+    results, counts = [], torch.bincount(entries.rows, minlength=len(gram))
+    for c in noises.tolist():
+        solver = entries.make_solver(gram, variances, c)
+        blocks = solver.inverse_blocks(torch.arange(len(gram)).unsqueeze(-1))
+        blocks.diagonal(dim1=1, dim2=2).add_((~solver.observed).double())  # α is 0 there
+        chol = torch.linalg.cholesky(blocks)
+        missed = torch.cholesky_solve(solver.alpha.unsqueeze(-1), chol).squeeze(-1)  # y − mean
+        logs = -2 * chol.diagonal(dim1=1, dim2=2).log().sum()
+        density = gaussian_log_density((missed * solver.alpha).sum(), logs, len(entries))
+        table = entries.to_table(entries.values)
+        error = missed.square().sum() / (counts > 0).sum()
+        results.append((solver.log_density, (table * solver.alpha).sum(), error, density))
+    return CurvePath(*(torch.stack([torch.as_tensor(v) for v in column]) for column in zip(*results, strict=True)))

@@ -7,10 +7,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.estimators.common.named_kernels import random_features
 from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
-from ovkgp.exceptions import OptionError
-from ovkgp.functional import Fourier, FunctionalData
+from ovkgp.exceptions import DomainError, FitWarning, InputError, OptionError
+from ovkgp.functional import Fourier, FunctionalData, TensorProduct
 from ovkgp.functional.factors import FeatureFactor
-from ovkgp.kernels import components
+from ovkgp.kernels import GaussianCurveKernel, components
 from ovkgp.kernels.curves import AdditiveCurveKernel
 
 N, M, P, LAM = 9, 15, 12, 1e-2
@@ -186,3 +186,94 @@ def test_saved_models_predict_the_same(data, tmp_path, model):
     np.testing.assert_allclose(loaded.predict(Xs), model.predict(Xs), rtol=1e-9)
     if model.has_predictive:
         np.testing.assert_allclose(loaded.predict_interval(Xs), model.predict_interval(Xs), rtol=1e-8)
+
+
+def test_plug_in_of_triple_basis_is_the_average_over_points(data):
+    """BO-52 as printed, (1/m) Σ_s y(θ_s) φ_l(θ_s), on a grid with both ends, with a warning; least squares by default."""
+    X, curves, Xs = data
+    grid = np.linspace(0, 1, M)
+    options = {"dictionary": Fourier(3), "features": "kernel", "lengthscale": 2.0, **FIXED}
+    with pytest.warns(FitWarning, match="Gram"):
+        printed = ovkgp.TripleBasisRegressor(None, method="plug_in", **options).fit(X, curves.values, grid)
+    Phi, solved = Fourier(3)(grid), gauss(Xs, X, 2.0) @ np.linalg.inv(gauss(X, X, 2.0) + N * LAM * np.eye(N))
+    np.testing.assert_allclose(printed.predict(Xs), solved @ curves.values @ Phi / M @ Phi.T, atol=1e-10)
+    exact = ovkgp.TripleBasisRegressor(None, **options).fit(X, curves.values, grid)
+    projector = np.linalg.lstsq(Phi, np.eye(M), rcond=None)[0].T @ Phi.T
+    np.testing.assert_allclose(exact.predict(Xs), solved @ curves.values @ projector, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ovkgp.TripleBasisRegressor(None, features="kernel", lam=np.geomspace(1e-7, 1e-1, 7)),
+        ovkgp.TripleBasisRegressor(None, lam=np.geomspace(1e-7, 1e-1, 7), random_state=0),
+        ovkgp.TripleBasisRegressor(None, method="plug_in", lam=np.geomspace(1e-7, 1e-1, 7), random_state=0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
+def test_noise_of_interpolated_curves_is_that_of_the_observed_values(model):
+    """The noise of a value used the points of the resampled grid: .35 instead of .1 for 16 of 200 points."""
+    rng = np.random.default_rng(0)
+    X, grids = rng.uniform(0, 1, (60, 1)), [np.sort(rng.uniform(0, 1, rng.integers(12, 20))) for _ in range(60)]
+    Y = [np.sin(2 * np.pi * g) * x + 0.1 * rng.standard_normal(len(g)) for x, g in zip(X[:, 0], grids, strict=True)]
+    model.fit(X, FunctionalData(Y, grids, (0, 1)))
+    assert 0.08 < np.sqrt(model.point_noise_) < 0.13
+
+
+@pytest.mark.parametrize("model", [ovkgp.KernelCurveRegressor(), ovkgp.FunctionalRidge(fit_intercept=False, lam=1e-4)])
+def test_a_zero_mean_curve_on_a_plane(model):
+    points = np.stack(np.meshgrid(np.linspace(0, 1, 4), np.linspace(0, 2, 3)), -1).reshape(-1, 2)
+    X = np.random.default_rng(0).uniform(0, 1, (20, 2))
+    Y = X @ points.T
+    model.fit(X, Y, points)
+    assert np.mean((model.predict(X) - Y) ** 2) < 0.1 * Y.var()
+    assert model.predict(X, points[:2] + 0.1).shape == (20, 2)
+
+
+def test_inputs_and_dictionaries_that_do_not_fit_are_rejected(data):
+    X, curves, Xs = data
+    s = np.linspace(0, 1, P)
+    model = ovkgp.TripleBasisRegressor(random_state=0).fit(FunctionalData(X, s), curves)
+    with pytest.raises(DomainError, match="Points of X"):
+        model.predict(FunctionalData(Xs, 10 * s, (0, 10)))
+    points = np.random.default_rng(0).uniform(0, 1, (M, 2))
+    with pytest.raises(InputError, match="TensorProduct"):
+        ovkgp.KernelProjectionRegressor("pca").fit(X, curves.values, points)
+    with pytest.raises(InputError, match="list"):
+        TensorProduct([Fourier(2), Fourier(2)])
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [
+        ovkgp.KernelAdditiveRegressor(3, lam=1e-3),
+        ovkgp.KernelProjectionRegressor(num_functions=5, kernel=GaussianCurveKernel(), lam=1e-2),
+    ],
+)
+def test_functions_are_drawn_jointly_for_kernels_without_random_features(data, model, gaps):
+    X, curves, Xs = data
+    if gaps:
+        curves = FunctionalData(
+            np.where(np.arange(N * M).reshape(N, M) % 7 == 0, np.nan, curves.values), MIDPOINTS, (0, 1)
+        )
+    model.fit(X, curves)
+    draws = model.sample_functions(3000, random_state=0)
+    first, both = draws(Xs[:2], [0.3, 0.6]), draws(Xs, [0.3, 0.6])
+    np.testing.assert_allclose(both[:, :2], first, atol=1e-8)  # the same functions at every call
+    mean, std = model.predict(Xs, [0.3, 0.6], return_std=True, noise=False)
+    residual = model._prior_variance(Xs)[:, None] * model.coordinates_.residual_variance(np.array([[0.3], [0.6]]))
+    inside = np.sqrt(np.clip(std**2 - model.scale_ * residual, 0, None))
+    np.testing.assert_allclose(both.mean(0), mean, atol=5 * inside.max() / np.sqrt(3000))
+    np.testing.assert_allclose(both.std(0), inside, rtol=0.1, atol=1e-6)
+
+
+def test_default_lengthscales_of_the_additive_model_do_not_depend_on_units(data):
+    X, curves, Xs = data
+    units = [(1.0, 1.0, 1.0), (300.0, 50.0, 1e3)]
+    predictions = []
+    for s, t, x in units:
+        inputs = [FunctionalData(x * one, s * np.linspace(0, 1, P), (0, s)) for one in (X, Xs)]
+        model = ovkgp.KernelAdditiveRegressor(3).fit(inputs[0], FunctionalData(curves.values, t * MIDPOINTS, (0, t)))
+        predictions.append(model.predict(inputs[1]))
+    np.testing.assert_allclose(predictions[1], predictions[0], rtol=1e-4, atol=1e-6)

@@ -388,3 +388,15 @@ def test_bo_c_36_plug_in_is_consistent_if_points_grow_with_the_root_of_n():
 
     growing, fixed = errors(lambda n: int(np.ceil(np.sqrt(n)))), errors(lambda n: 3)
     assert growing[2] < 0.35 * growing[0] and growing[2] < 0.35 * fixed[2]
+
+
+def test_bo_e_24_projections_of_curves_are_bounded_by_the_bound_of_curves():
+    """‖K_x Φ#y‖ ≤ √κ C_φ L for ‖y‖ ≤ L; with R = ‖h*‖ instead of L, as printed, curves around h* = 0 exceed the bound."""
+    rng, grid = np.random.default_rng(0), (np.arange(200) + 0.5) / 200
+    Phi = Fourier(3, (0, 1))(grid)
+    curves = rng.standard_normal((100, Phi.shape[1])) @ Phi.T + 0.5 * rng.standard_normal((100, 200))
+    L, C = np.sqrt(np.square(curves).mean(1)).max(), np.linalg.norm(Phi / np.sqrt(200), 2)
+    norms = np.linalg.norm(curves @ Phi / 200, axis=1)  # κ = k(x, x) = 1
+    assert (norms <= C * L).all()
+    R = np.sqrt(np.square(curves).mean(1).mean()) / 10  # any h* of small norm
+    assert (norms > C * R).any()
