@@ -375,20 +375,20 @@ def test_attributes_are_those_of_the_robust_fit(data):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"p": 1}, {"p": 2}, {"p": 1, "uncertainty": "student_t"}, {"loss": "log_cosh"}])
 def test_bands_cover_regular_observations_of_contaminated_data(options):
+    """Pointwise and simultaneous 90 % bands over 100 data sets with 10 % outlying values, or outlying curves for p = 2."""
     pointwise, simultaneous = [], []
-    for seed in range(6):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         X, grid = rng.uniform(0, 1, (60, 1)), np.linspace(0, 1, 20)
         clean = np.sin(2 * np.pi * (grid + X))
         Y = clean + 0.1 * rng.standard_normal(clean.shape)
         if options.get("p") == 2:
-            Y[:4] += 3.0
+            Y[:6] += rng.choice([-3.0, 3.0], (6, 1))
         else:
             outliers = rng.random(Y.shape) < 0.1
             Y[outliers] = rng.uniform(-4, 4, outliers.sum())
         options = {"uncertainty": "variational"} | options
-        lams = np.geomspace(1e-6, 1e-3, 4)
-        model = ovkgp.RobustFunctionalRegressor(lam=lams, tolerance=1e-4, **options).fit(X, Y, grid)
+        model = ovkgp.RobustFunctionalRegressor(lam=1e-4, tolerance=1e-3, **options).fit(X, Y, grid)
         new = rng.uniform(0, 1, (100, 1))
         truth = np.sin(2 * np.pi * (grid + new)) + 0.1 * rng.standard_normal((100, 20))
         for found, flag in ((pointwise, False), (simultaneous, True)):
@@ -396,7 +396,7 @@ def test_bands_cover_regular_observations_of_contaminated_data(options):
             inside = (truth >= lower) & (truth <= upper)
             found.append(inside.all(1).mean() if flag else inside.mean())
     assert 0.85 <= np.mean(pointwise) <= 0.95
-    assert 0.82 <= np.mean(simultaneous) <= 0.97
+    assert 0.85 <= np.mean(simultaneous) <= 0.95
 
 
 @pytest.mark.parametrize(
