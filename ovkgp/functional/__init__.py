@@ -39,7 +39,7 @@ _NAMES = {  # public names and the modules that define them
     "TensorProduct": "bases",
     "VectorEigenpairs": "operators",
     "Wavelets": "wavelets",
-    "as_functional_data": "data",
+    "as_functional_data": "conversion",
     "keep_largest": "smoothing",
     "quadrature_weights": "quadrature",
     "select_functions": "smoothing",

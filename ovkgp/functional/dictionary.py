@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer, check_one_of
 from ovkgp.exceptions import InputError, SmoothnessError
-from ovkgp.functional.data import FunctionalData, as_functional_data
+from ovkgp.functional.conversion import as_functional_data
+from ovkgp.functional.data import FunctionalData
 from ovkgp.functional.factors import Factor
 from ovkgp.functional.quadrature import as_array, as_domain, as_points, gauss_rule, product_rule, quadrature_weights
 

@@ -9,7 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ovkgp.checks import as_seed, check_integer, check_nonnegative
 from ovkgp.exceptions import FitWarning, InputError
-from ovkgp.functional.data import FunctionalData, as_functional_data
+from ovkgp.functional.conversion import as_functional_data
+from ovkgp.functional.data import FunctionalData
 from ovkgp.functional.dictionary import Combination, Dictionary, Interpolated
 
 

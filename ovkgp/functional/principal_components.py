@@ -7,7 +7,8 @@ import numpy as np
 from ovkgp.checks import check_integer, check_one_of, check_probability
 from ovkgp.exceptions import InputError
 from ovkgp.functional.bases import BSplines
-from ovkgp.functional.data import FunctionalData, as_functional_data
+from ovkgp.functional.conversion import as_functional_data
+from ovkgp.functional.data import FunctionalData
 from ovkgp.functional.dictionary import Combination, Dictionary, Interpolated, decompose
 from ovkgp.functional.mean_curve import MeanCurve, place_knots
 from ovkgp.functional.quadrature import as_array

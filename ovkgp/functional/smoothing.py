@@ -19,7 +19,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from ovkgp.checks import check_integer, check_nonnegative
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.functional.data import FunctionalData, as_functional_data
+from ovkgp.functional.conversion import as_functional_data
+from ovkgp.functional.data import FunctionalData
 from ovkgp.functional.dictionary import Combination, Dictionary, pseudo_inverse
 from ovkgp.functional.eigenfunctions import SampledFunctions
 from ovkgp.functional.quadrature import as_array, as_domain, as_points

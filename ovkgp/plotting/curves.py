@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 
 from ovkgp.checks import check_integer, check_one_of, check_positive, check_type
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.functional.data import FunctionalData, as_functional_data
+from ovkgp.functional.conversion import as_functional_data
+from ovkgp.functional.data import FunctionalData
 from ovkgp.functional.dictionary import Dictionary
 from ovkgp.functional.quadrature import as_array
 from ovkgp.losses import CurveHuber, CurveInsensitive, TaskMeasure

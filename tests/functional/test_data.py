@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.utils import _safe_indexing
 
-import ovkgp
 from ovkgp.exceptions import DomainError, InputError, OptionError
 from ovkgp.functional import FunctionalData, as_functional_data
 
@@ -194,7 +193,7 @@ def test_arrays_tensors_and_frames_become_functional_data():
     assert np.allclose(as_functional_data(torch.from_numpy(Y), torch.from_numpy(T)).values, Y)
     frame = pd.DataFrame(Y, columns=[f"{t:.6f}" for t in T])
     frame.iloc[0, 3] = None
-    data = ovkgp.FunctionalData.from_any(frame)
+    data = as_functional_data(frame)
     assert np.allclose(data.grid, T, atol=1e-6) and np.isnan(data.values[0, 3])
     assert as_functional_data(data) is data
     assert np.allclose(as_functional_data(pd.DataFrame(Y, columns=[f"y{i}" for i in range(20)])).grid, range(20))

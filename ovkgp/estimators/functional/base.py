@@ -19,11 +19,11 @@ from ovkgp.estimators.common.fit_checks import warn_about_rows
 from ovkgp.estimators.common.options import one_of
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.validation import check_size, input_table
-from ovkgp.estimators.functional.curve_protocol import CurveEstimator
+from ovkgp.estimators.functional.curve_protocol import CurveDraws, CurveEstimator
 from ovkgp.estimators.functional.curve_tables import curve_table, default_grid, enter_curves
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData, as_functional_data
-from ovkgp.functional.data import has_points
+from ovkgp.functional.conversion import has_points
 from ovkgp.functional.mean_curve import MeanCurve
 from ovkgp.functional.point_names import name_points
 from ovkgp.functional.quadrature import RULES, as_points
@@ -131,7 +131,13 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         """
         check_is_fitted(self)
         self._check_has_std()
-        return CurveDraws(self, self._draw_remainders(check_integer("k", k), as_seed(random_state)), k)
+        draw = self._draw_remainders(check_integer("k", k), as_seed(random_state))
+
+        def evaluate(X, grid, index):
+            X, points = self._check_inputs(X), self._check_grid(grid)
+            return draw(X, points)[index] + self.mean_curve_(points)[:, 0]
+
+        return CurveDraws(evaluate, k)
 
     def sample_y(self, X, n_samples=1, grid=None, noise=True, random_state=0) -> np.ndarray:
         """Sample whole curves jointly at all rows of X.
@@ -277,27 +283,6 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
 
     def _flat_at(self, values: np.ndarray, grid) -> np.ndarray:
         return values[:, 0] if self._is_flat and grid is None else values
-
-
-class CurveDraws:
-    """Random functions x ↦ y(·) of a fitted estimator: `draws(X, grid)` is (k, n, m), `draws[i](X, grid)` is (n, m)."""
-
-    def __init__(self, estimator: FunctionalRegressor, evaluate: Callable, k: int):
-        self._estimator, self._evaluate, self._k = estimator, evaluate, k
-
-    def __len__(self) -> int:
-        return self._k
-
-    def __call__(self, X, grid=None) -> np.ndarray:
-        """Evaluate all functions at X (n, d) and a grid (m,), by default that of the fit."""
-        estimator = self._estimator
-        inputs, points = estimator._check_inputs(X), estimator._check_grid(grid)
-        return self._evaluate(inputs, points) + estimator.mean_curve_(points)[:, 0]
-
-    def __getitem__(self, index: int) -> Callable:
-        if not -self._k <= index < self._k:
-            raise IndexError(f"index must be in [{-self._k}, {self._k}), got {index}.")
-        return lambda X, grid=None: self(X, grid)[index]
 
 
 def largest_deviation(covariance: np.ndarray, level: float, seed: int = 0) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -22,6 +23,27 @@ class BasisFunctions(NamedTuple):
     name: str
     points: np.ndarray
     values: np.ndarray
+
+
+class CurveDraws(Sequence):
+    """Random functions x ↦ y(·) of a fitted estimator: `draws(X, grid)` evaluates all, `draws[i](X, grid)` one of them.
+
+    `evaluate(X, grid, index)` returns the values (j, n, m) of functions with indices (j,), the same functions at every call.
+    """
+
+    def __init__(self, evaluate: Callable, num_draws: int):
+        self._evaluate, self._num_draws = evaluate, num_draws
+
+    def __len__(self) -> int:
+        return self._num_draws
+
+    def __call__(self, X, grid=None) -> np.ndarray:
+        return self._evaluate(X, grid, np.arange(self._num_draws))
+
+    def __getitem__(self, index: int) -> Callable:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}.")
+        return lambda X, grid=None: self._evaluate(X, grid, np.array([index % len(self)]))[0]
 
 
 class CurveEstimator:

@@ -17,7 +17,8 @@ from ovkgp.estimators.common.validation import as_array, check_reach, input_tabl
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.functional import FunctionalData, as_functional_data
-from ovkgp.functional.data import has_default_columns, has_points, is_ragged
+from ovkgp.functional.conversion import has_default_columns, has_points
+from ovkgp.functional.data import is_ragged
 from ovkgp.functional.point_names import grid_of_names
 from ovkgp.functional.quadrature import as_points, as_values
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ from ovkgp.estimators.common.options import (
 )
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
-from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveEstimator
+from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveDraws, CurveEstimator
 from ovkgp.estimators.functional.curve_scaling import CurveScaling
 from ovkgp.estimators.functional.curve_tables import CurveInputs, CurveOutputs, read_curves
 from ovkgp.estimators.functional.curve_training import (
@@ -389,7 +388,14 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             `draws(X, grid)` is (k, m, M) or (k, m, M, q), and `draws[i](X, grid)` is one of them, the same functions at every call.
         """
         check_is_fitted(self, "mixture_")
-        return CurveDraws(self, check_integer("k", k), random_state)
+        draw = self.mixture_.sample_functions(check_integer("k", k), random_state=random_state)
+
+        def evaluate(X, grid, index):
+            X, points, tasks = self._request(X, grid, None)
+            values = self.scaling_.values(draw(X, tasks, torch.from_numpy(index)), points)
+            return np.stack([self._shape(one, grid) for one in values])
+
+        return CurveDraws(evaluate, k)
 
     def complete(self, X, y, grid=None, observed_grid=None, return_std=False, noise=True, groups=None):
         """Continue partly observed curves: predict their other values given those observed.
@@ -593,28 +599,3 @@ def _parameter_label(name: str) -> str:
         if name.startswith(f"{prefix}."):
             return f"{label}: {name.removeprefix(f'{prefix}.')}"
     return name
-
-
-class CurveDraws(Sequence):
-    """Random functions of a fitted model in original units: `draws(X, grid)` evaluates all, `draws[i](X, grid)` one of them."""
-
-    def __init__(self, estimator: FunctionGPRegressor, num_draws: int, random_state=None):
-        self._estimator, self._num_draws = estimator, num_draws
-        self._evaluate = estimator.mixture_.sample_functions(num_draws, random_state=random_state)
-
-    def __len__(self) -> int:
-        return self._num_draws
-
-    def __call__(self, X, grid=None) -> np.ndarray:
-        return self._values(X, grid, torch.arange(self._num_draws))
-
-    def __getitem__(self, index: int):
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}.")
-        return lambda X, grid=None: self._values(X, grid, torch.tensor([index % len(self)]))[0]
-
-    def _values(self, X, grid, index: torch.Tensor) -> np.ndarray:
-        estimator = self._estimator
-        X, points, tasks = estimator._request(X, grid, None)
-        values = estimator.scaling_.values(self._evaluate(X, tasks, index), points)
-        return np.stack([estimator._shape(one, grid) for one in values])

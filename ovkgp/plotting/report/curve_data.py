@@ -10,7 +10,7 @@ import pandas as pd
 from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, select_rows
 from ovkgp.exceptions import InputError
 from ovkgp.functional import FunctionalData, as_functional_data
-from ovkgp.functional.data import has_points
+from ovkgp.functional.conversion import has_points
 from ovkgp.functional.quadrature import as_points
 from ovkgp.plotting.report.evaluation_data import add_column_names, check_table
 
