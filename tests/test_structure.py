@@ -20,7 +20,7 @@ def structure():
 
 def test_package_has_few_files_and_no_crowded_folder(structure):
     modules = structure.find_modules()
-    assert len(modules) <= 345
+    assert len(modules) <= 355
     assert max(Counter(path.parent for path in modules.values()).values()) <= 20
 
 
@@ -35,7 +35,10 @@ def test_package_has_no_import_cycles(structure):
     assert structure.find_cycles(modules, structure.build_graph(modules)) == []
 
 
-LONG_MODULES = {"ovkgp.estimators.regression.gp_regressor": 636}  # lines of the modules above the limit
+LONG_MODULES = {  # estimators with long public docstrings, which are read from top to bottom
+    "ovkgp.estimators.regression.gp_regressor": 660,
+    "ovkgp.estimators.quantiles.regressor": 611,
+}
 
 
 def test_modules_are_short(structure):

@@ -595,7 +595,5 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
 
 def _parameter_label(name: str) -> str:
     """Return the label of a hyperparameter: "kernel of the inputs: lengthscale"."""
-    for prefix, label in PARAMETER_LABELS.items():
-        if name.startswith(f"{prefix}."):
-            return f"{label}: {name.removeprefix(f'{prefix}.')}"
-    return name
+    prefix, _, rest = name.partition(".")
+    return f"{PARAMETER_LABELS[prefix]}: {rest}" if prefix in PARAMETER_LABELS and rest else name

@@ -162,7 +162,7 @@ def test_kappa_path_begins_at_the_ridge():
 
 
 def test_sparsity_grows_with_epsilon():
-    """LT-132: along the path every curve is forgiven in the end."""
+    """LT-133: along the path every curve is forgiven in the end."""
     problem = case("curve_insensitive_2")
     path = solve_path(vary_parameter(problem, "epsilon", np.linspace(0, find_max_epsilon(problem), 6)))
     fractions = [compute_sparsity(solution.dual).rows for solution in path]
