@@ -89,7 +89,7 @@ class Trial:
 
 
 def evaluate_model(name: str, ocean: OceanData, seed: int) -> Trial:
-    """Train one of `KERNELS` by maximizing the evidence, and score it."""
+    """Train one of `KERNELS`, average its predictions over draws around the mode of the hyperparameters, and score it."""
     began = time.monotonic()
     model = make_regressor(KERNELS[name], random_state=seed).fit(ocean.X, ocean.Y)
     seconds = time.monotonic() - began
