@@ -286,7 +286,7 @@ class FunctionalData:
         pairs = list(self.curves())
         curve = np.repeat(np.arange(len(self)), [len(values) for _, values in pairs])
         columns = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-        return fit_mean_curve(self.domain, curve, *columns, is_robust)
+        return fit_mean_curve(self.domain, curve, *columns, is_robust=is_robust)
 
     def _shift(self, mean: MeanCurve, sign: float) -> FunctionalData:
         """Add `sign` times a mean curve."""

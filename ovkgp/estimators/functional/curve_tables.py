@@ -42,12 +42,7 @@ def enter_curves(y, grid, num_rows: int) -> EnteredCurves:
     """Read the curves of a fit, one per row of the inputs, from functional data, an array, a table or a list of arrays."""
     y, names, is_flat = _unpack_rows(y), None, False
     if _is_table(y, grid):
-        reject_times(y, "y")
-        is_named = not has_default_columns(y)
-        y, names, is_flat = output_table(y, None)
-        names = (
-            names if is_named and names is not None and len(names) == y.shape[1] else None
-        )  # a DataArray has one name
+        y, names, is_flat = _read_table(y)
         if grid is None and names is not None and not is_flat:
             grid, source = grid_of_names(names, len(names))
             if source == "plane":
@@ -69,8 +64,8 @@ def read_curves(estimator, y, grid, num_rows: int, num_channels: int = 1) -> tup
     """
     y = _unpack_rows(y)
     if _is_table(y, grid):
-        values, names, is_flat = output_table(y, None)
-        names = None if is_flat or names is None or len(names) != values.shape[1] else names
+        values, names, is_flat = _read_table(y)
+        names = None if is_flat else names
         grid = _find_columns(estimator, names) if grid is None else grid
     elif has_points(y) or is_ragged(y, grid):
         data = as_functional_data(y, grid).on_common_grid()
@@ -127,6 +122,15 @@ def curve_table(data: FunctionalData, grid: np.ndarray) -> np.ndarray:
     if not (same and data.is_complete):
         data = data.resample(grid, extrapolate=True)
     return data.values.reshape(len(data), -1)
+
+
+def _read_table(y) -> tuple[np.ndarray, list[str] | None, bool]:
+    """Return a table of curves as an array (n, m), its column names if it has one for each, and whether it was one-dimensional."""
+    reject_times(y, "y")
+    is_named = not has_default_columns(y)
+    values, names, is_flat = output_table(y, None)
+    is_named = is_named and names is not None and len(names) == values.shape[1]  # a DataArray has one name
+    return values, names if is_named else None, is_flat
 
 
 def _is_table(y, grid) -> bool:

@@ -99,6 +99,8 @@ class Candidate:
 def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     """Train the candidates that the options of an estimator define, and mix them."""
     began, found = time.monotonic(), []
+    if _are_equal(data):
+        data = replace(data, Y=0 * data.Y)  # rounding errors have no scale
     complete = _fill_few_gaps(data)
     subset = complete.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
     jobs = _list_jobs(options, complete, subset, has_groups, torch.isnan(data.Y))
@@ -181,6 +183,10 @@ def condition_curves(gp: OperatorValuedGP, data: CurveData) -> tuple[Posterior |
     return posterior, CurvePosterior(posterior, posterior.conditioning.model.noise)
 
 
+def _are_equal(data: CurveData) -> bool:
+    return not (torch.nan_to_num(data.Y).abs() > MIN_CURVE_SIZE).any()
+
+
 def _fill_few_gaps(data: CurveData) -> CurveData:
     """Fill in missing values if they are few: hyperparameters and weights are then those of complete curves."""
     missing = torch.isnan(data.Y)
@@ -198,7 +204,7 @@ def _list_jobs(options, data: CurveData, subset: CurveData, has_groups: bool, mi
         raise OptionError('groups is not supported with hyperparameters="fixed". Use hyperparameters="evidence".')
     if has_groups and basis in ("pca", "shared"):
         raise OptionError(f'groups is not supported with output_basis="{basis}". Use output_basis="kernel".')
-    if isinstance(basis, str) and not (torch.nan_to_num(data.Y).abs() > MIN_CURVE_SIZE).any():
+    if isinstance(basis, str) and _are_equal(data):
         basis = "kernel"  # equal curves have no principal components, and no scale that points could share
     can_have_basis = data.is_complete and len(data.X) >= MIN_COMPONENT_CURVES and not has_groups
     is_auto = isinstance(basis, str) and basis == "auto" and can_have_basis and len(data.tasks) > 1

@@ -86,7 +86,7 @@ def test_function_gp_takes_objects_of_scikit_fda_as_inputs_and_in_complete():
     [
         ([f"depth_{10 * (i + 1)}" for i in range(12)], 10.0 * np.arange(1, 13)),
         ([f"y_{v}" for v in (0, 1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100)], [0, 1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100]),
-        (range(12), np.arange(12)),
+        (range(12), np.linspace(0, 1, 12)),  # no names
         (list("abcdefghijkl"), np.linspace(0, 1, 12)),
         (pd.date_range("2020-01-30", periods=12), 18291 + np.arange(12)),
         ([f"t 2020-{month:02d}" for month in range(1, 13)], None),

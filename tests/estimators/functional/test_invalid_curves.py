@@ -47,8 +47,13 @@ def test_functional_data_holds_real_numbers_only(kind):
         FunctionalData(INVALID[kind], GRID)
     with pytest.raises(InputError, match=kind):
         as_functional_data(pd.DataFrame(INVALID[kind], columns=GRID))
-    with pytest.raises(InputError, match=kind):
-        FunctionalData(C, INVALID[kind][0])
+
+
+def test_grids_are_numbers_or_dates():
+    with pytest.raises(InputError, match="complex"):
+        FunctionalData(C, INVALID["complex"][0])
+    days = np.array("2020-01-01", "M8[s]") + np.arange(C.shape[1]).astype("m8[D]")
+    np.testing.assert_array_equal(FunctionalData(C, days).grid, 18262 + np.arange(C.shape[1]))
 
 
 def test_dates_of_flat_outputs_and_partial_curves_are_rejected():
