@@ -214,6 +214,7 @@ def test_predict_command_rejects_invalid_grids(folder, model, tmp_path):
         assert_error(invoke(*others, *option), option[0], "OVKRidge")
 
 
+@pytest.mark.slow
 def test_report_command_compares_curves_with_a_grid_row(folder, tmp_path):
     outputs = ["--grid", "row"]
     succeed(*fit(folder, "row.csv", tmp_path / "m.ovkgp", *outputs, outputs="[a-i]"))

@@ -108,6 +108,7 @@ def test_demo_is_reproducible(tmp_path, small, monkeypatch):
     assert first[0] != other[0] and all(one != another for one, another in zip(first[1], other[1], strict=True))
 
 
+@pytest.mark.slow
 def test_demo_selects_helmholtz_on_full_data(monkeypatch):
     ocean = demo_models.OceanData.generate(0)
     with demo.use_one_thread():

@@ -93,6 +93,7 @@ def send_signal_in_training(process, checkpoint, number):
     return process.returncode, out, errors
 
 
+@pytest.mark.slow
 def test_fit_is_resumed_after_kill_and_interrupt(tmp_path):
     table, model, checkpoint = hard_table(tmp_path / "t.csv"), tmp_path / "m", tmp_path / "m.training"
     command = [

@@ -255,7 +255,10 @@ REGRESSORS = {
 }
 
 
-@pytest.mark.parametrize("name", REGRESSORS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in ("student_t", "laplace", "lmc"))) for one in REGRESSORS],
+)
 def test_regressors_are_equivariant(name):
     make, p = REGRESSORS[name]
     X, Y = curve(50, p)

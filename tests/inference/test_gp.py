@@ -276,6 +276,7 @@ def test_samples_have_posterior_moments(case, noise):
 
 
 @pytest.mark.parametrize("case", DRAWN)
+@pytest.mark.slow
 def test_function_draws_have_posterior_moments(case):
     """Prior features are unbiased, so that over seeds, each with its own features, Matheron's rule has exactly the
     posterior's mean and covariance. Draws of one seed share their features: a seed is one sample, of 30 draws."""

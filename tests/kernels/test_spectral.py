@@ -129,6 +129,7 @@ def test_cauchy_frequencies_have_the_exact_gradient_averaged_over_lags(name):
 
 
 @pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.slow
 def test_gradient_of_the_mean_is_that_of_the_kernel(name):
     """The derivative along each hyperparameter entry, of every integrand, one direction at a time."""
     kernel, (x, z) = PAIRS[name]().double(), points()

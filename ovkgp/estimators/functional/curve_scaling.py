@@ -16,7 +16,7 @@ from scipy.interpolate import PchipInterpolator
 
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.functional.mean_curve import SPLINE_DEGREE, MeanCurve, fit_mean_curve
-from ovkgp.scales import mean_and_std, root_mean_square
+from ovkgp.scales import mean_and_std, root_mean_square, unit_of
 
 MAX_MEAN_CURVES, MAX_MEAN_POINTS = 500, 200  # curves, and points of complete curves, from which the mean is estimated
 MAX_MEAN_VALUES = 20_000  # values from which it is estimated in several dimensions
@@ -142,6 +142,12 @@ def _constant_mean(points: np.ndarray, level: np.ndarray) -> MeanCurve:
 
 def fit_smooth_mean(points: np.ndarray, values: np.ndarray) -> MeanCurve:
     """Estimate the mean curve of values (n, g, q), NaN if missing, at standardized points (g, t), from at most 500 curves."""
+    units = unit_of(np.nanmax(np.abs(values), (0, 1), initial=0.0))
+    mean = _fit_scaled_mean(points, values / units)
+    return MeanCurve(mean.domain, mean.grid, mean.coefficients * units, mean.knots)
+
+
+def _fit_scaled_mean(points: np.ndarray, values: np.ndarray) -> MeanCurve:
     generator, is_complete, t = np.random.default_rng(0), not np.isnan(values).any(), points.shape[1]
     if (np.ptp(points, axis=0) == 0).any():
         return _constant_mean(points, np.nanmean(values, (0, 1)))

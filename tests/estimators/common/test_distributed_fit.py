@@ -29,6 +29,7 @@ def shared(request, tmp_path_factory):
     return arrays, errors, folder
 
 
+@pytest.mark.slow
 def test_distributed_fit_equals_single_process_fit(single_process, shared):
     arrays, _, _ = shared
     assert {name.split("/")[0] for name in single_process} == {*CASES, "partial", "rare output", *RIDGES}

@@ -472,7 +472,9 @@ def test_summary_omits_expensive_held_out_rows(monkeypatch):
         ({"hyperparameters": "laplace", "sampling": {"draws": 30}}, "hyperparameters='laplace'"),
         ({"noise": "shared"}, "noise"),
         ({"approximation": "orff", "num_frequencies": 20}, "approximation='orff'"),
-        ({"likelihood": "student_t", "num_frequencies": 10}, "likelihood='student_t'"),
+        pytest.param(
+            {"likelihood": "student_t", "num_frequencies": 10}, "likelihood='student_t'", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_summary_says_why_auto_is_one_model(options, reason):

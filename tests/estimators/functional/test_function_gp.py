@@ -164,6 +164,7 @@ def test_derivative_bands_agree_with_differences_of_draws(curves):
 
 
 @pytest.mark.parametrize("basis", ["kernel", "pca", "shared"])
+@pytest.mark.slow
 def test_random_functions_keep_their_values_and_have_the_moments_of_f(curves, basis):
     grid, X, Y = curves
     options = QUICK if basis == "kernel" else {"output_basis": basis}
@@ -196,6 +197,7 @@ def waves(X, points):
 
 
 @pytest.mark.parametrize("basis", ["pca", "shared"])
+@pytest.mark.slow
 def test_bands_of_an_emulator_cover_between_the_points_of_the_grid(basis):
     grid, X = np.linspace(0, 1, 20), np.random.default_rng(0).uniform(size=(160, 2))
     found = ovkgp.FunctionGPRegressor(output_basis=basis).fit(X[:60], waves(X[:60], grid), grid=grid)
@@ -306,6 +308,7 @@ def test_many_ragged_values_fit_into_memory():
 
 
 @pytest.mark.parametrize("basis", ["auto", "pca", "shared"])
+@pytest.mark.slow
 def test_few_missing_values_keep_all_models(curves, basis, tmp_path):
     grid, X, Y = curves
     gaps = Y.copy()

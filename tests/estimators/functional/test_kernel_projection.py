@@ -328,6 +328,7 @@ def test_bands_draws_and_intercept(data):
     np.testing.assert_allclose(values.mean(0), mean, atol=4 * latent.max() / 20)
 
 
+@pytest.mark.slow
 def test_simultaneous_bands_contain_curves_of_the_posterior(data):
     X, grid, Y, Xs, *_ = data
     for curves in (Y, mask(Y)):

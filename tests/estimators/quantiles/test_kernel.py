@@ -71,6 +71,7 @@ def test_log_density_matches_a_dense_gaussian_process_and_its_priors():
     assert constant(logs[:6])[0] == pytest.approx(density(np.r_[logs[:6], 0.0, 0.0])[0], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_slope_penalty_is_the_occam_factor_of_gaussian_noise():
     """With pure noise the evidence of the slopes is an integral over them."""
     rng = np.random.default_rng(0)

@@ -47,6 +47,7 @@ def test_upper_quantile_of_skewed_data_is_correct():
     assert abs((y <= model.predict(X, 0.8)).mean() - 0.8) < 0.02
 
 
+@pytest.mark.slow
 def test_default_fit_is_close_to_the_oracle():
     train, test = make_sine_quantiles(400, random_state=1), make_sine_quantiles(2000, random_state=2)
     model = InfiniteQuantileRegressor(random_state=0).fit(train.X, train.y)

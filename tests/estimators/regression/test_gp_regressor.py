@@ -223,6 +223,7 @@ def test_known_noise_downweights_entries():
 
 @pytest.mark.parametrize("kernel", ["independent", "decomposable", "lmc"])
 @pytest.mark.parametrize("approximation", ["exact", "orff", pytest.param("nystrom", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_named_kernels_and_approximations_recover_the_functions(kernel, approximation):
     X, Y, truth = smooth(80, missing=0.15)
     model = ovkgp.GPRegressor(kernel=kernel, approximation=approximation, num_frequencies=40, random_state=0).fit(X, Y)
@@ -289,6 +290,7 @@ def functions_of_equal_smoothness(X, rng):
 @pytest.mark.parametrize(
     "truths", [functions_of_different_smoothness, pytest.param(functions_of_equal_smoothness, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_auto_kernel_predicts_like_independent_on_independent_outputs(truths):
     """On independent outputs the default loses at most 0.02 nats per observation to independent GPs, out of sample."""
     gain = []
@@ -756,6 +758,7 @@ def test_vector_field_is_a_candidate_of_auto_with_similar_scales():
 @pytest.mark.parametrize(
     "options", [{}, {"kernel": "decomposable"}, {"likelihood": "student_t", "num_frequencies": 15}]
 )
+@pytest.mark.slow
 def test_restarts_never_lower_the_objective(options):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 3, (40, 1))

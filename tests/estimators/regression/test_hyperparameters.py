@@ -455,6 +455,7 @@ def test_predictions_equal_the_mixture_with_known_noise():
 
 
 @pytest.mark.parametrize("method", ["svi", "nuts"])
+@pytest.mark.slow
 def test_svi_and_nuts_sample_hyperparameters(method):
     X, Y = small_table(15)
     sampling = (

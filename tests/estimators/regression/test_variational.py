@@ -283,6 +283,7 @@ def test_predictions_average_over_hyperparameter_draws():
         model.predict(NEW, return_cov=True)
 
 
+@pytest.mark.slow
 def test_to_arviz_converts_likelihood_scales_to_original_units():
     y = 1000 * SIGNAL + 100 * RNG.standard_t(3, 60)
     sampling = {"draws": 10, "max_draws": 2, "prior_draws": 0, "posterior_predictive": False}
@@ -313,6 +314,7 @@ def test_interrupted_fit_keeps_a_model():
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
+@pytest.mark.slow
 def test_to_arviz_of_a_variational_model_has_log_likelihoods(tmp_path):
     model = fitted("negative_binomial", COUNTS)
     data = model.to_arviz()
@@ -444,6 +446,7 @@ def test_constant_outputs_do_not_give_certain_predictions(likelihood, value):
     assert (np.abs(expected - value) > 0.02).all() and (np.abs(expected - value) < 0.3).all()
 
 
+@pytest.mark.slow
 def test_restarts_reach_the_final_training_of_a_selected_structure():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 5, (30, 1))

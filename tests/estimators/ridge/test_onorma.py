@@ -102,6 +102,7 @@ def test_partial_fit_keeps_the_kernel_of_the_first_batch():
         model.partial_fit(X[:, :1], Y)
 
 
+@pytest.mark.slow
 def test_partial_fit_memory_is_bounded():
     model, sizes, rng = ONORMA(lengthscale=1.0, budget=50), [], np.random.default_rng(0)
     model.partial_fit(*table(200, seed=1))

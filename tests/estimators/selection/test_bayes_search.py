@@ -31,6 +31,7 @@ ALPHA = {"alpha": (1e-3, 1e3, "log")}
 
 
 @parametrize_with_checks([BayesSearchCV(Ridge(), ALPHA, n_startup=2, n_iter=1, cv=2)])
+@pytest.mark.slow
 def test_scikit_learn_checks_pass(estimator, check):
     check(estimator)
 

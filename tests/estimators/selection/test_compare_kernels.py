@@ -272,6 +272,7 @@ def test_compare_kernels_holds_out_groups():
         compare_kernels(candidates, X, Y, groups=tracks, cv=11)
 
 
+@pytest.mark.slow
 def test_compare_kernels_compares_likelihoods():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 5, (60, 1))

@@ -31,7 +31,7 @@ def data(n=16, missing=True, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X, Y = data()
-    return ovkgp.GPRegressor("decomposable", random_state=0).fit(X, Y), X, Y
+    return ovkgp.GPRegressor("decomposable", hyperparameters="evidence", random_state=0).fit(X, Y), X, Y
 
 
 def joint_density(model, X, Y, own):

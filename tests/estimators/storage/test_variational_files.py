@@ -50,7 +50,9 @@ def assert_same(loaded, model):
             assert np.array_equal(mine, yours)
     assert np.array_equal(loaded.sample_y(new, 3), model.sample_y(new, 3))
     assert np.array_equal(loaded.sample_functions(2, 0)(new), model.sample_functions(2, 0)(new))
-    assert loaded.log_evidence_ == model.log_evidence_ and loaded.summary() == model.summary()
+    # files of variational models hold no rows, which some notes of `summary()` need
+    texts = [str(one.summary()).split("  note:")[0].rstrip() for one in (loaded, model)]
+    assert loaded.log_evidence_ == model.log_evidence_ and texts[0] == texts[1]
     assert torch.equal(loaded.gp_.predict(new).mean, model.gp_.predict(new).mean)
 
 
@@ -94,6 +96,7 @@ def test_loaded_variational_model_refits_to_same_predictions(tmp_path):
     assert np.allclose(loaded.fit(X, COUNTS).predict(X), model.predict(X), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_loaded_variational_mixture_predicts_the_same(tmp_path):
     sampling = {"draws": 8, "max_draws": 3, "prior_draws": 0, "posterior_predictive": False}
     options = OPTIONS | {"hyperparameters": "laplace", "sampling": sampling, "likelihood": "bernoulli"}

@@ -508,6 +508,7 @@ def test_fit_stores_names_of_data_frames(data):
 
 
 @pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.slow
 def test_training_by_evidence_finds_short_lengthscales_of_inputs_and_tasks(missing):
     rng = np.random.default_rng(0)
     X, tasks = rng.uniform(0, 1, (50, 1)), np.linspace(-1, 1, 9)

@@ -326,6 +326,7 @@ def test_uniform_bound_holds_over_200_draws(kernel, epsilon):
     ("method", "bounded"),
     [("dimension", True), pytest.param("intrinsic", True, marks=pytest.mark.slow), ("orlicz", False)],
 )
+@pytest.mark.slow
 def test_pointwise_bounds_hold(kernel, method, bounded):
     X = torch.tensor([[0.0, 0.0], [0.8, -0.4], [1.5, 1.0]], dtype=torch.float64)
     found = errors(kernel, X, 60, 300, bounded)

@@ -184,6 +184,7 @@ def test_scale_kernel_selects_the_columns_of_its_base_kernel_once():
     ],
     ids=["helmholtz", "lmc", "ard", "product"],
 )
+@pytest.mark.slow
 def test_variance_against_draws_of_features(kernel):
     X = vector([[0.4, -0.3], [0.0, 0.0]])
     exact = block(kernel, X[0], X[1]).detach()

@@ -110,6 +110,7 @@ def test_steps_without_preconditioning_are_algorithm_4():
 
 
 @pytest.mark.filterwarnings("ignore:solver=.doubly_sgd:ovkgp.exceptions.FitWarning")  # few iterations
+@pytest.mark.slow
 def test_steps_without_preconditioning_reach_the_closed_form():
     X, Y = data()
     gp = model(noise=20.0)

@@ -193,6 +193,7 @@ def test_statistics_replace_data(method):
 
 
 @pytest.mark.parametrize("entries", [500, 3])
+@pytest.mark.slow
 def test_variational_model_of_counts_is_sampled(entries, monkeypatch):
     monkeypatch.setattr(arviz_data, "MAX_JOINT_ENTRIES", entries)
     X, _ = curve()
@@ -498,6 +499,7 @@ SLOW_CASES = [pytest.param(case, marks=pytest.mark.slow) for case in ("kronecker
 
 
 @pytest.mark.parametrize("case", ["missing", *SLOW_CASES])
+@pytest.mark.slow
 def test_replicates_have_joint_covariance_of_posterior(case):
     gp, X, Y = two_outputs(n=5)
     known = (

@@ -22,6 +22,7 @@ from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 
+@pytest.mark.slow
 def test_multivariate_guide_finds_gaussian():
     density = correlated()
     sampled = sample_svi(density, 2000, "multivariate", seed=0)
@@ -35,6 +36,7 @@ def test_multivariate_guide_finds_gaussian():
     assert sampled.attrs["khat"] < 0.7
 
 
+@pytest.mark.slow
 def test_normal_guide_finds_conditional_stds():
     # the independent Gaussian nearest to N(m, S) has the variances 1 / (S⁻¹)_ii
     density = Gaussian([1.0, -2.0], [[1.0, 0.8], [0.8, 1.0]])
@@ -73,6 +75,7 @@ def test_skewed_density_moves_guide_from_mode():
     assert sampled.flat.mean() == pytest.approx(np.log(2) - 0.25, abs=0.06)
 
 
+@pytest.mark.slow
 def test_failures_draw_guide_back():
     density = half_plane()
     sampled = sample_svi(density, 500, "multivariate", seed=0)

@@ -246,6 +246,7 @@ def test_evidence_gradient_with_known_noise_and_custom_mean(name):
 
 
 @pytest.mark.parametrize("missing, noise", [(0.0, "full"), (0.3, "per_output"), (0.3, "full")])
+@pytest.mark.slow
 def test_iterative_evidence_gradient_is_within_monte_carlo_error(missing, noise, monkeypatch):
     """Its trace is estimated with probes. Over seeds, with a preconditioner too small to be exact, the mean must lie within
     four of its standard errors of the true slope, and each within six standard deviations."""

@@ -52,6 +52,7 @@ def test_fit_with_trained_inducing_points_raises_the_bound():
     assert learned > fixed + 5
 
 
+@pytest.mark.slow
 def test_fit_with_student_t_is_robust_against_an_outlier():
     X, Y = sine_data()
     spoilt = Y.clone()

@@ -51,6 +51,7 @@ def test_objective_and_gradient_are_those_of_the_data(problem):
 
 
 @pytest.mark.parametrize("part", [0.9, 0.5, 0.1, 0.02])
+@pytest.mark.slow
 def test_solution_equals_a_dense_solver(problem, part):
     problem, X, Y, Phi = problem
     lam = part * problem.lam_max
