@@ -10,8 +10,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 help:
 	@echo "make demo      compare five models of ocean currents, fit the best with NUTS; results in demo/"
-	@echo "make test      run the tests and the examples in docstrings, README and docs (without slow tests)"
-	@echo "make test-all  run all tests, including slow ones, and all tutorials"
+	@echo "make test      run the tests and the examples in docstrings and README (without slow tests)"
+	@echo "make test-all  run all tests, including slow ones, and all examples and tutorials"
 	@echo "make lint      check style, format and the layers of the package"
 	@echo "make bench     run all scripts in benchmarks/"
 	@echo "make clean     remove caches, builds and demo/, but not .venv"

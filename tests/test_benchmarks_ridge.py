@@ -38,6 +38,7 @@ def ridge(benchmark_of):
 
 
 @pytest.mark.parametrize("name", TOYS)
+@pytest.mark.slow
 def test_experiment_runs_and_size_independent_claims_hold(ridge, capsys, name):
     claims = ridge.EXPERIMENTS[name](**TOYS[name])
     check_experiment(claims, capsys.readouterr().out, CERTAIN.get(name, []))

@@ -84,6 +84,7 @@ def test_bt_23_block_at_a_point_is_the_signature_at_zero(name, seed):
 @EVERY
 @few
 @given(seed=seeds, scale=scales)
+@pytest.mark.slow
 def test_bt_20_values_are_bounded_by_the_norm(name, seed, scale):
     """‖f(z)‖ ≤ √‖K(z, z)‖ ‖f‖ for f = Σ K(·, x_i) u_i, ‖f‖² = uᵀKu."""
     kernel, x = case(name, seed, scale)

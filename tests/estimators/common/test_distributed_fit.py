@@ -40,6 +40,7 @@ def test_distributed_fit_equals_single_process_fit(single_process, shared):
         np.testing.assert_allclose(arrays[0][name], expected, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow
 def test_distributed_fit_is_bitwise_equal_on_all_ranks(shared):
     (first, *others), _, _ = shared
     for other in others:

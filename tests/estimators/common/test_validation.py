@@ -81,6 +81,7 @@ def test_missing_inputs_are_named_by_row_and_column(name):
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.slow
 def test_memory_layout_does_not_change_the_fit(name):
     model, other = fit(name), fit(name, np.asfortranarray(X))
     np.testing.assert_array_equal(other.predict(np.asfortranarray(X)), model.predict(X))

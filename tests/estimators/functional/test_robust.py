@@ -339,6 +339,7 @@ def test_weighted_curves_are_conditioned_as_by_dense_algebra(data, by_curve, kin
 
 
 @pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.slow
 def test_bands_of_many_values_are_fast(gaps):
     """60 curves of 55 points took 16 CPU-s, 150 of 60 did not end; most coefficients of the prior are below the noise."""
     rng, grid = np.random.default_rng(0), np.linspace(0, 1, 55)

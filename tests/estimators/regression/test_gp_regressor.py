@@ -439,6 +439,7 @@ def test_fit_accepts_one_row(approximation):
 
 
 @pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
+@pytest.mark.slow
 def test_fit_accepts_constant_columns(approximation):
     X, Y, _ = smooth(40)
     X[:, 1], Y[:, 1] = 7.0, -3.0

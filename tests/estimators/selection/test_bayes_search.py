@@ -461,6 +461,7 @@ BayesSearchCV(Ridge(), space, n_startup=5, n_iter=500, cv=2, random_state=0, stu
 """
 
 
+@pytest.mark.slow
 def test_study_resumes_after_killed_process(tmp_path):
     study = tmp_path / "s"
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(study)])

@@ -62,6 +62,7 @@ print(found)
 """
 
 
+@pytest.mark.slow
 def test_fingerprint_is_equal_in_another_process(capsys):
     here = {"__name__": "__main__"}
     exec(SCRIPT, here)

@@ -115,6 +115,7 @@ def assert_same_predictions(model, other, rtol=1e-12):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_loaded_mixture_gives_same_predictions(case, path):
     model = fitted(case)
     loaded = through(model, path)

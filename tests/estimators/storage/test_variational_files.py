@@ -82,6 +82,7 @@ def test_loaded_variational_model_predicts_exactly(tmp_path, likelihood, Y):
 
 
 @pytest.mark.parametrize(("noise", "kernel"), [("shared", "independent"), ("full", "independent"), (4.0, "lmc")])
+@pytest.mark.slow
 def test_loaded_variational_model_keeps_noise_and_structure(tmp_path, noise, kernel):
     options = OPTIONS | {"kernel": kernel}
     model = ovkgp.GPRegressor(**options, approximation="variational", noise=noise).fit(X, REAL)

@@ -81,6 +81,7 @@ def test_training_fraction_inside_is_one_minus_nu_without_calibration(lengthscal
     ("nested", "lengthscale"),
     [pytest.param(True, "local", marks=pytest.mark.slow), (True, "median"), (False, "median")],
 )
+@pytest.mark.slow
 def test_fraction_of_new_points_inside_is_one_minus_nu(nested, lengthscale):
     """Calibrated, and over six data sets to .03: each alone has the error of a quantile of 200 values."""
     options = {"nested": nested, "lengthscale": lengthscale}

@@ -53,6 +53,7 @@ def term_draws(term, uniforms, x, z):
 
 @pytest.mark.parametrize("D", [40_000, pytest.param(400_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "bounded"), BOTH)
+@pytest.mark.slow
 def test_monte_carlo_kernel_agrees_with_the_closed_form(name, bounded, D):
     """|z| < 4 for every entry of the block at three lags, D iid frequencies."""
     kernel = make(name)

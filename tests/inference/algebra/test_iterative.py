@@ -136,6 +136,7 @@ def test_iterative_solver_equals_dense_inverse(components, missing, noise):
 
 
 @pytest.mark.parametrize("max_rank", [600, 1500])
+@pytest.mark.slow
 def test_iterative_solver_is_accurate_with_small_noise(max_rank):
     grams, outputs, noise, R = problem(n=400, level=1e-3)
     C, observed = dense_observed(grams, outputs, noise, R), ~torch.isnan(R).flatten()
@@ -187,6 +188,7 @@ CASES = [(1, 0.3, "shared"), (2, 0.0, "full"), (2, 0.3, "known")]
 
 
 @pytest.mark.parametrize(("components", "missing", "noise"), CASES)
+@pytest.mark.slow
 def test_log_density_is_unbiased_with_known_error(components, missing, noise):
     """20 seeds of 16 probes: z-scores by the exact deviation have mean 0 ± 3/√20, none beyond 4; reported errors are right."""
     args = problem(components, missing, noise)
