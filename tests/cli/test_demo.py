@@ -85,6 +85,7 @@ def test_demo_writes_figure_report_and_data_and_prints_results(tmp_path, small):
     assert "Note:" not in result.output and "Warning" not in result.output  # the demo reports short chains itself
 
 
+@pytest.mark.slow
 def test_demo_data_file_holds_fitted_data(tmp_path, quick, found):
     assert invoke("--out", tmp_path).exit_code == 0
     table, ocean = pd.read_csv(tmp_path / "drifters.csv"), found[0].ocean

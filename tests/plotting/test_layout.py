@@ -43,6 +43,7 @@ def check_layout(axes) -> None:
     "name",
     ["plot_prediction", "plot_quantiles", "plot_pit", "plot_coverage", "plot_residuals", "plot_leave_one_out"],
 )
+@pytest.mark.slow
 def test_panels_of_several_outputs_do_not_overlap(name, num_outputs):
     check_layout([*np.ravel(getattr(plotting, name)(long_names(num_outputs)))])
 

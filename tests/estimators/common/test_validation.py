@@ -60,6 +60,7 @@ def test_huge_inputs_raise_instead_of_nan(name):
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS.keys() - {"ManifoldRidge"}))
 @pytest.mark.parametrize("scale", [1e155, 1e-155])
+@pytest.mark.slow
 def test_units_of_any_size_predict_the_same(name, scale):
     if name == "quantiles":
         pytest.skip("its lengthscales are optimized to a tolerance")

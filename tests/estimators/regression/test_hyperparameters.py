@@ -707,6 +707,7 @@ def test_export_of_a_mixture_at_its_mode_has_one_draw():
 
 
 @pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.slow
 def test_export_of_a_mixture_has_leave_one_out_densities_of_the_mixture(missing):
     az = pytest.importorskip("arviz")
     rng = np.random.default_rng(0)

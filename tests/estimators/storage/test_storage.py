@@ -294,6 +294,7 @@ def test_loaded_statistics_are_valid_on_machines_that_round_differently(path, mo
 
 
 @pytest.mark.parametrize("case", ["kronecker", "missing", "known noise, missing", "independent", "lmc", *FEATURES])
+@pytest.mark.slow
 def test_loaded_model_continues_partial_fit(case, path):
     model = copy.deepcopy(fitted(case))
     loaded = through(model, path)

@@ -437,6 +437,7 @@ SAVED = [
 
 @pytest.mark.parametrize("options", SAVED)
 @pytest.mark.parametrize("replicates", [False, True])
+@pytest.mark.slow
 def test_save_and_load_keep_predictions_exactly(tmp_path, options, replicates):
     model = InfiniteOneClassSVM(**{"num_tasks": 5, "num_replicates": 3, "random_state": 0, **options}).fit(
         mixture(40, 0)
