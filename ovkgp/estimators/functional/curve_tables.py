@@ -298,6 +298,6 @@ def _check_groups(groups, num_rows: int) -> list:
         raise InputError(f"groups has shape {labels.shape}, expected ({num_rows},), one label per row of X.")
     if (missing := pd.isna(labels)).any():
         raise InputError(
-            f"groups must not have missing labels, got one in row {np.flatnonzero(missing)[0]}. Give such a curve a label of its own."
+            f"groups must not have missing labels, got one in row {np.flatnonzero(missing)[0]}. Give each such curve a separate label."
         )
     return labels.tolist()

@@ -107,7 +107,7 @@ class KernelProjectionRegressor(BasisRegressor):
         Ridge regression of u, its Gaussian process and posterior (square loss).
     function_, gap_, fit_report_ : CurveFunction, float, FitReport
         Solution, duality gap and report with another loss. `scale_`, `point_noise_`, `path_`, `latent_`, `gp_` and `posterior_` are then
-        those of the ridge regression with the same λ, at which the solver starts.
+        those of the ridge regression with the same λ, from which the solver begins.
     grid_, domain_, mean_curve_, n_outputs_, output_names_, n_features_in_, feature_names_in_
         Default grid, domain, mean curve, names and numbers of columns.
 

@@ -125,7 +125,7 @@ class RobustFunctionalRegressor(BasisRegressor):
         Weights of curves (n,) or values (n, m), NaN where missing, and the lower bound on the log evidence (`uncertainty`).
     lam_, noise_, scale_, point_noise_, function_, coordinates_, latent_, posterior_, grid_, domain_, mean_curve_
         As for `KernelProjectionRegressor`. Scale, noise and posterior are those of the bands, and without bands those of the ridge
-        regression with the same λ, at which the solver starts.
+        regression with the same λ, from which the solver begins.
 
     Notes
     -----

@@ -389,7 +389,7 @@ class CoupledMixture(MixturePosterior):
 
     @property
     def state(self) -> CoupledState:
-        """What the posterior can be computed from again."""
+        """Raw parameters, their draws and weights, from which the posterior can be computed again."""
         return raw_state(self.gp), self.draws.raw, self.weights
 
     def models(self) -> Iterator[OperatorValuedGP]:
