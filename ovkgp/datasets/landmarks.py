@@ -91,7 +91,8 @@ def make_landmarks(
     base, directions = rng.uniform(0.2, 0.8, d), LANDMARK_STD * rng.standard_normal((4, d))
     traits = LANDMARK_STD * TRAIT_DECAY ** np.arange(NUM_TRAITS)[:, None] * rng.standard_normal((NUM_TRAITS, d))
     persons = make_rng(seed, INPUTS).standard_normal((people, NUM_TRAITS + 1 + sessions))
-    neutral = np.repeat(base + persons[:, :NUM_TRAITS] @ traits, sessions, 0)
+    # einsum, as the rounding of a matrix product depends on the number of rows
+    neutral = np.repeat(base + np.einsum("ik,kd->id", persons[:, :NUM_TRAITS], traits), sessions, 0)
     amplitudes = (
         (1 + PERSON_AMPLITUDE_STD * persons[:, [NUM_TRAITS]])
         * (1 + SESSION_AMPLITUDE_STD * persons[:, NUM_TRAITS + 1 :])
