@@ -52,6 +52,7 @@ from ovkgp.inference import noise_path
 from ovkgp.inference.algebra.kronecker import KroneckerSolver
 from ovkgp.inference.posteriors.exact import KroneckerPosterior
 from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.ridge.spectral_path import SpectralPath, spectral_path
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.tasks.coordinate_posterior import CoordinateEntries, CoordinatePosterior, curve_path
 from ovkgp.inference.tasks.solvers.primal import solve_primal
@@ -63,8 +64,6 @@ COORDINATE_CUTOFF = 1e-14
 MAX_GRAM_ERROR = (
     0.05  # relative error of the Gram matrix at the points of a curve above which plug-in estimates warn (BO-62)
 )
-MAX_PATH_ENTRIES, MAX_PATH_COLUMNS = 5_000_000, 256  # numbers and columns that a path of λ computes together
-NEGLIGIBLE_FRACTION = 1e-8  # of the prior variance over that of the noise, in one direction
 WEIGHTINGS = ("equal", "points")
 BASIS_CONSTRAINTS = {
     **FUNCTIONAL_CONSTRAINTS,
@@ -258,20 +257,18 @@ class BasisRegressor(FunctionalRegressor):
         log_evidence = self.latent_.posterior_.log_evidence + projected.outside_log_density(self.noise_)
         return _Evidence(quadratic, projected.count, log_evidence)
 
-    def _latent_path(self, inputs: np.ndarray, Z: np.ndarray, noises: np.ndarray) -> _LatentPath:
+    def _latent_path(self, inputs: np.ndarray, Z: np.ndarray, noises: np.ndarray) -> SpectralPath:
         """Return the criteria of the coordinates at several noise levels."""
         solver = getattr(self.latent_.posterior_, "solver", None)
         if isinstance(solver, KroneckerSolver):
-            return _LatentPath.from_spectrum(
-                solver.s, solver.U, to_tensor(self.coordinates_.variances), to_tensor(Z), noises
-            )
+            return spectral_path(solver.s, solver.U, to_tensor(self.coordinates_.variances), to_tensor(Z), noises)
         found = noise_path(
             self.latent_.gp_, to_tensor(inputs), to_tensor(Z), noises / self.latent_.noise_, rescale=True
         )
         scales = found.scales.numpy()
         quadratic = Z.size * scales
         log_evidence = found.log_evidence.numpy() - quadratic * (1 - 1 / scales) / 2 + Z.size * np.log(scales) / 2
-        return _LatentPath(log_evidence, quadratic, found.loo_error.numpy(), found.loo_log_density.numpy())
+        return SpectralPath(log_evidence, quadratic, found.loo_error.numpy(), found.loo_log_density.numpy())
 
     def _change_noise(self, noise: float, inputs: np.ndarray, Z: np.ndarray):
         """Return the ridge regression with another noise level, from the same factorization if it is exact."""
@@ -506,46 +503,6 @@ class ProjectedCurves:
         """Return the log density of what is outside of the basis, white noise, and of the change to the units of y."""
         size = self.count - np.prod(self.Z.shape)
         return self.jacobian - (self.outside / noise + size * np.log(2 * np.pi * noise)) / 2
-
-
-class _LatentPath(NamedTuple):
-    """Log density, zᵀ(K + σ²)⁻¹z, and leave-one-row-out error and log density of coordinates at k noise levels, (k,) each."""
-
-    log_evidence: np.ndarray
-    quadratic: np.ndarray
-    loo_error: np.ndarray
-    loo_log_density: np.ndarray
-
-    @classmethod
-    @torch.no_grad()
-    def from_spectrum(cls, s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: np.ndarray) -> _LatentPath:
-        """Compute from K = U diag(s) Uᵀ and independent coordinates of variances t (ρ,).
-
-        The inverse of coordinate l at noise c is (I − U diag(e) Uᵀ)/c with e = s r/(1 + s r), r = t_l/c. Pairs (l, c) in the order of
-        r are computed together with the eigenvectors whose e is not negligible. Complexity: O(n q k ρ) for q of these on average.
-        """
-        noises = torch.from_numpy(np.asarray(noises)).double()
-        (n, rho), levels = Z.shape, len(noises)
-        s, order = s.clamp_min(0).sort(descending=True)
-        U, constant = U[:, order], Z.numel() * math.log(2 * math.pi)
-        rotated, squares = U.mT @ Z, U.square()
-        ratios = torch.outer(1 / noises, t).flatten()  # (k ρ,), of levels and coordinates
-        sums = torch.zeros(4, levels * rho, dtype=torch.float64)
-        for part in ratios.argsort(descending=True).split(max(min(MAX_PATH_ENTRIES // n, MAX_PATH_COLUMNS), 1)):
-            r, c, columns = ratios[part], noises[part // rho], part % rho
-            q = int((s * r[0] > NEGLIGIBLE_FRACTION).sum())
-            values = torch.outer(s, r).add_(1)
-            shrunk = 1 - 1 / values[:q]  # e
-            diagonal = 1 - squares[:, :q] @ shrunk
-            missed = (Z[:, columns] - U[:, :q] @ (shrunk * rotated[:q, columns])) / diagonal
-            errors = missed.square()
-            sums[0, part] = (rotated[:, columns].square() / values).sum(0) / c
-            sums[1, part] = values.log_().sum(0) + n * c.log()
-            sums[2, part] = errors.sum(0)
-            sums[3, part] = (errors * diagonal).sum(0) / c - diagonal.log().sum(0) + n * c.log()
-        quadratic, logdet, error, density = sums.view(4, levels, rho).sum(-1)
-        found = (-(quadratic + logdet + constant) / 2, quadratic, error / Z.numel(), -(density + constant) / 2)
-        return cls(*(column.numpy() for column in found))
 
 
 class _Evidence(NamedTuple):

@@ -7,7 +7,7 @@ from gpytorch.kernels import RBFKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.functional.basis_ridge import _LatentPath, gram_coordinates
+from ovkgp.estimators.functional.basis_ridge import gram_coordinates
 from ovkgp.estimators.functional.functional_ridge import MAX_ANCHORS
 from ovkgp.functional import FunctionalData
 from ovkgp.functional.eigenfunctions import EigenFactor, sampled_eigenpairs
@@ -252,22 +252,3 @@ def test_few_gaps_keep_the_structure(tmp_path, lam):
     lower, upper = model.predict_interval(X, 0.9)
     observed = np.isfinite(Y)
     assert ((lower <= Y) & (upper >= Y))[observed].mean() > 0.85
-
-
-def test_path_of_a_spectrum_equals_dense_algebra():
-    """Log density, quadratic form, and leave-one-out error and log density, with eigenvalues over fifteen decades."""
-    rng, noises = np.random.default_rng(0), np.geomspace(1e-4, 10, 5)
-    X, Z, t = rng.standard_normal((30, 2)), rng.standard_normal((30, 9)), 10.0 ** -np.arange(9)
-    K = gauss(X, X, 1.0)
-    s, U = np.linalg.eigh(K)
-    path = _LatentPath.from_spectrum(*(torch.from_numpy(one) for one in (s, U, t, Z)), noises)
-    for k, c in enumerate(noises):
-        expected = np.zeros(4)
-        for z, variance in zip(Z.T, t, strict=True):
-            C = variance * K + c * np.eye(30)
-            alpha, diagonal = np.linalg.solve(C, z), np.diag(np.linalg.inv(C))
-            missed, constant = alpha / diagonal, 30 * np.log(2 * np.pi)
-            log_evidence = -(z @ alpha + np.linalg.slogdet(C)[1] + constant) / 2
-            density = -(missed @ alpha - np.log(diagonal).sum() + constant) / 2
-            expected += [log_evidence, z @ alpha, np.square(missed).sum() / Z.size, density]
-        np.testing.assert_allclose([column[k] for column in path], expected, rtol=1e-6)
