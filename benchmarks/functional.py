@@ -23,6 +23,7 @@ from claims import Claim, count_claims
 from threadpoolctl import threadpool_limits
 
 import ovkgp
+from ovkgp.estimators.functional.coordinates import project_curves
 from ovkgp.functional import FunctionalData, Wavelets
 from ovkgp.losses import LogCosh
 
@@ -68,7 +69,7 @@ def best_by_path(models: list) -> object:
 
 def data_error(model, curves: FunctionalData) -> float:
     """Return the leave-one-curve-out error of complete curves in L², including what is outside of the basis."""
-    projected = model._project(curves.center(model.mean_curve_)[0], plug_in=False)
+    projected = project_curves(model.coordinates_, curves.center(model.mean_curve_)[0], model.quadrature)
     return float(model.path_.loo_error.min()) * projected.Z.shape[1] + projected.outside / len(curves)
 
 

@@ -32,6 +32,7 @@ from scipy.fft import dct, rfft
 
 import ovkgp
 from ovkgp.datasets import corrupt_points, negate_curves
+from ovkgp.estimators.functional.coordinates import project_curves
 from ovkgp.functional import Fourier, FunctionalData, Learned
 from ovkgp.kernels import GaussianCurveKernel
 
@@ -232,7 +233,7 @@ def fig57(
 
 def held_out_error(model, data: FunctionalData) -> float:
     """Return the leave-one-out error of a curve in L², with the part outside of the basis."""
-    projected = model._project(data, plug_in=False)
+    projected = project_curves(model.coordinates_, data, model.quadrature)
     return float(model.path_.loo_error.min()) * projected.Z.shape[1] + projected.outside / len(data)
 
 

@@ -257,9 +257,10 @@ def _missed_signals(estimator, X: np.ndarray, Y: np.ndarray) -> list[str]:
 
 def _noisy_outputs(estimator) -> list[str]:
     """Name outputs of which nearly all variation is noise, also for their neighbors."""
-    noise = getattr(estimator, "noise_", None)
-    is_trained = isinstance(getattr(estimator, "noise", None), str) and estimator.hyperparameters != "fixed"
-    if not is_trained or not isinstance(noise, np.ndarray) or (data := estimator.training_observations()) is None:
+    if not isinstance(getattr(estimator, "noise_", None), np.ndarray):
+        return []
+    is_trained = isinstance(estimator.noise, str) and estimator.hyperparameters != "fixed"
+    if not is_trained or (data := estimator.training_observations()) is None:
         return []
     found = _find_noisy_outputs(estimator, data.X.numpy(), data.Y.numpy())
     if not (names := [name for name, ratio in found if ratio >= MAX_NEIGHBOR_RATIO]):

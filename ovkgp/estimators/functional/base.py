@@ -232,7 +232,7 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         if not self.has_predictive:
             raise OptionError(f"{type(self).__name__} has no predictive distribution here. {self.std_advice}")
 
-    def _enter_curves(self, X, y, grid) -> tuple[np.ndarray, FunctionalData]:
+    def _enter_curves(self, X, y, grid, has_robust_mean: bool = False) -> tuple[np.ndarray, FunctionalData]:
         """Check X and y, store their columns and grids, and return X (n, d) and the curves minus their mean."""
         X = self._enter_inputs(X)
         data, names, self._is_flat = enter_curves(y, grid, len(X))
@@ -252,12 +252,9 @@ class FunctionalRegressor(CurveEstimator, TableRegressor):
         self.n_outputs_, self._has_names = len(self.grid_), names is not None
         self.output_names_ = names or [f"y{j}" for j in range(self.n_outputs_)]
         self._training_inputs, self._training_curves = X, data
-        self.mean_curve_ = self._fit_mean(data) if self.fit_intercept else zero_curve(data.domain)
+        self._points_per_curve = float(np.mean(data.counts))
+        self.mean_curve_ = data.fit_mean(has_robust_mean) if self.fit_intercept else zero_curve(data.domain)
         return X, data.center(self.mean_curve_)[0]
-
-    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
-        """Return the mean curve that the model is centered at."""
-        return data.fit_mean()
 
     def _enter_inputs(self, X) -> np.ndarray:
         """Check inputs (n, d), or curves, which are interpolated linearly on a common grid."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.functional import FunctionalData, MeanCurve
+from ovkgp.functional import FunctionalData
 from ovkgp.functional.quadrature import quadrature_weights
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.solvers.square import ObservedTasks
@@ -31,11 +31,11 @@ def make_problem(
     """
     if data.is_complete:
         measure, targets = ObservedTasks(_labels(data.num_points), to_tensor(data.weights(quadrature))), data.values
-        tasks = factor_rows(factor, _columns(data.grid))
+        tasks = factor_rows(factor, as_columns(data.grid))
     elif not data.is_ragged:
         weights = np.stack([_spread(row, data, quadrature) for row in data.values])
         measure, targets = ObservedTasks(_labels(data.num_points), to_tensor(weights)), data.values
-        tasks = factor_rows(factor, _columns(data.grid))
+        tasks = factor_rows(factor, as_columns(data.grid))
     else:
         curves, width = list(data.curves()), int(data.counts.max())
         targets, weights, tasks = np.full((len(data), width), np.nan), np.zeros((len(data), width)), None
@@ -66,14 +66,14 @@ def _spread(row: np.ndarray, data: FunctionalData, quadrature: str) -> np.ndarra
     return weights
 
 
-def _columns(points: np.ndarray) -> np.ndarray:
+def as_columns(points: np.ndarray) -> np.ndarray:
+    """Return points (m,) or (m, b) as (m, b)."""
     return points[:, None] if points.ndim == 1 else points
 
 
-def fit_mean(data: FunctionalData, loss: str | Loss) -> MeanCurve:
-    """Return the mean curve of the square and ε-insensitive losses, which grow as squares, and the robust one of all others."""
-    has_square_growth = loss in ("square", "insensitive") or type(loss) in (Square, EpsilonInsensitive)
-    return data.fit_mean(is_robust=not has_square_growth)
+def is_robust(loss: str | Loss) -> bool:
+    """Return whether the mean curve should be robust: unless the loss grows as the square, as the ε-insensitive one does."""
+    return not (loss in ("square", "insensitive") or type(loss) in (Square, EpsilonInsensitive))
 
 
 def make_curve_loss(name: str, p: float, parameter: float, measure) -> CurveLoss:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.named_kernels import random_features
+from ovkgp.estimators.common.named_kernels import name_structure, random_features, ridge_kernel
 from ovkgp.estimators.common.options import FRACTION, RANDOM_STATE, check_lam, integer, one_of, restore_on_error
+from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.streaming import accumulate_statistics, shown_parts
 from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
     BasisRegressor,
-    CurveFunction,
     CurveRidge,
+    fit_loss,
+    fit_projected,
 )
-from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, to_tensor
+from ovkgp.estimators.functional.coordinates import CurveFunction, observed_coordinates, project_curves
+from ovkgp.estimators.functional.curve_problem import factor_rows, is_robust, to_tensor
 from ovkgp.estimators.functional.options import (
     DICTIONARY_CONSTRAINTS,
     LOSS,
@@ -27,18 +31,22 @@ from ovkgp.estimators.functional.options import (
     check_output_matrix,
     make_dictionary,
 )
-from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER
+from ovkgp.estimators.ridge.base import (
+    RIDGE_ATTRIBUTES,
+    RIDGE_BUILDER,
+    RidgeEstimator,
+    make_ridge_gp,
+    weighted_table,
+)
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import Nystrom
-from ovkgp.functional import FunctionalData, MeanCurve
+from ovkgp.functional import FunctionalData
 from ovkgp.functional.dictionary import pseudo_inverse
 from ovkgp.functional.factors import FeatureFactor, KernelFactor
-from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.row_sample import draw_folds
 from ovkgp.inference.tasks.solvers.group_lasso import GroupLassoProblem, group_lasso_path, solve_group_lasso
-from ovkgp.kernels import components
 from ovkgp.losses import IntegralLoss
 
 FEATURES = ("orff", "nystrom")
@@ -125,7 +133,6 @@ class FeatureProjectionRegressor(BasisRegressor):
         "max_iter": [integer()],
         "random_state": RANDOM_STATE,
     }
-    curve_weighting = "equal"  # curves are complete
 
     def __init__(
         self,
@@ -184,7 +191,7 @@ class FeatureProjectionRegressor(BasisRegressor):
         """
         with restore_on_error(self):
             self.check_options()
-            X, data = self._enter_curves(X, y, grid)
+            X, data = self._enter_curves(X, y, grid, is_robust(self.loss))
             if not data.is_complete:
                 raise InputError(
                     "y must be complete on a common grid, got missing values or different points. Use KernelProjectionRegressor, or FunctionalData.resample."
@@ -200,13 +207,13 @@ class FeatureProjectionRegressor(BasisRegressor):
             if self.penalty == "function":
                 matrix = pseudo_inverse(gram)
             factor = self.dictionary_.as_factor(matrix)
-            self._fit_coordinates(X, data, self._observed_coordinates(factor, data), plug_in=False)
+            coordinates = observed_coordinates(factor, data, self.quadrature)
+            projected = project_curves(coordinates, data, self.quadrature)
+            fit_projected(self, X, data, coordinates, projected, partial(self._make_latent, coordinates.variances))
             if self.loss != "square":
-                self._fit_loss(X, data, factor, lambda measure: IntegralLoss(self.loss, measure))
+                inputs = self._make_factor(self._input_kernel, X)
+                fit_loss(self, X, data, inputs, factor, partial(IntegralLoss, self.loss), weighting="equal")
         return self
-
-    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
-        return fit_mean(data, self.loss)
 
     def check_options(self) -> None:
         """Check the options and their combinations."""
@@ -221,22 +228,19 @@ class FeatureProjectionRegressor(BasisRegressor):
         if self.penalty == "group" and self.convention != "mean":
             raise OptionError(f'convention="{self.convention}" is not supported with penalty="group". Use "mean".')
 
-    def _make_latent(self, noises: np.ndarray):
-        kind = ORFFRidge if self.features == "orff" else NystromRidge
-        return kind(
-            base_kernel=self.kernel,
-            lengthscale=self.lengthscale,
-            output_matrix=np.diag(self.coordinates_.variances),
-            lam=noises if len(noises) > 1 else float(noises[0]),
-            num_frequencies=(self.num_features + 1) // 2 if self.features == "orff" else self.num_features,
-            selection=self.selection,
-            random_state=self._seed,
-            verbose=self.verbose,
-        )
-
-    def _input_factor(self, X: np.ndarray):
-        ((scalar, _),) = components(self.gp_.kernel)
-        return self._make_factor(scalar, X)
+    def _make_latent(self, variances: np.ndarray, noise: float) -> RidgeEstimator:
+        """Make the ridge regression of coordinates with prior variances (ρ,)."""
+        options = {
+            "base_kernel": self.kernel,
+            "lengthscale": self.lengthscale,
+            "output_matrix": np.diag(variances),
+            "lam": noise,
+            "random_state": self._seed,
+            "verbose": self.verbose,
+        }
+        if self.features == "nystrom":
+            return NystromRidge(num_landmarks=self.num_features, **options)
+        return ORFFRidge(num_frequencies=(self.num_features + 1) // 2, **options)
 
     def _make_factor(self, scalar, X: np.ndarray):
         """Make the input features of a scalar kernel."""
@@ -251,7 +255,7 @@ class FeatureProjectionRegressor(BasisRegressor):
         rows, V = factor_rows(inputs, X), data.values @ weighted
         norms = np.square(data.values) @ data.weights(self.quadrature)
         problem = GroupLassoProblem.from_rows(rows, V, gram, norms.sum(), SMALL_RIDGE)
-        self.lam_max_, lams, self._points_per_curve = problem.lam_max, check_lam(self.lam), float(data.num_points)
+        self.lam_max_, lams = problem.lam_max, check_lam(self.lam)
         if len(lams) > 1:
             self._cross_validate(rows, V, gram, norms, lams)
         self.lam_ = float(lams[np.argmin(self.path_error_)] if len(lams) > 1 else lams[0])
@@ -300,13 +304,40 @@ def draw_distinct_rows(X: np.ndarray, count: int, seed: int) -> np.ndarray:
     return distinct[np.sort(order[:count])]
 
 
-@storable(*RIDGE_ATTRIBUTES, "_seed", optional=("path_", "scale_"), builder=RIDGE_BUILDER)
-class NystromRidge(ORFFRidge):
-    """Ridge regression on the features of a kernel at `num_frequencies` random rows (BO-20)."""
+@storable(*RIDGE_ATTRIBUTES, builder=RIDGE_BUILDER)
+class NystromRidge(RidgeEstimator):
+    """Ridge regression on the features of a kernel at `num_landmarks` random rows (BO-20), for one λ."""
 
-    def _make_kernel(self, sample, mean: np.ndarray) -> None:
-        super()._make_kernel(sample, mean)
-        self._landmarks = torch.from_numpy(draw_distinct_rows(sample.X, self.num_frequencies, self._seed)).double()
+    kernel, convention, scale, output_metric = "auto", "sum", "given", None
 
-    def _make_gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
-        return OperatorValuedGP(self._kernel, mean="zero", noise=noise, features=Nystrom(self._kernel, self._landmarks))
+    def __init__(
+        self,
+        base_kernel="rbf",
+        lengthscale="median",
+        output_matrix=None,
+        lam=1.0,
+        num_landmarks=200,
+        random_state=None,
+        verbose=0,
+    ):
+        self.base_kernel = base_kernel
+        self.lengthscale = lengthscale
+        self.output_matrix = output_matrix
+        self.lam = lam
+        self.num_landmarks = num_landmarks
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y) -> NystromRidge:
+        """Fit the model to X (n, d) and complete outputs (n, p)."""
+        data = self._check_first_rows(X, y, None)
+        self.kernel_ = name_structure(self.kernel)
+        self.scaling_ = Scaling.none(data.X.shape[1], data.Y.shape[1])
+        self._counts = data.num_rows, data.num_observed
+        self.lam_ = self.noise_ = self.lam
+        self._kernel = ridge_kernel(self, data.X, data.Y)
+        landmarks = to_tensor(draw_distinct_rows(data.X, self.num_landmarks, as_seed(self.random_state)))
+        self.gp_ = make_ridge_gp(self._kernel, self.noise_, None, Nystrom(self._kernel, landmarks))
+        parts = shown_parts(weighted_table(data, self.noise_), self.verbose)
+        self.posterior_ = self.gp_.condition(accumulate_statistics(self.gp_, self.scaling_, parts), variance="guarded")
+        return self

@@ -23,11 +23,8 @@ from ovkgp.estimators.common.named_kernels import BASE_KERNEL
 from ovkgp.estimators.common.options import POSITIVE, one_of, restore_on_error
 from ovkgp.estimators.common.task_options import task_kernel
 from ovkgp.estimators.functional.base import FUNCTIONAL_ATTRIBUTES, FUNCTIONAL_CONSTRAINTS, FunctionalRegressor
-from ovkgp.estimators.functional.basis_ridge import (
-    CurveCoordinates,
-    empirical_coordinates,
-)
-from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
+from ovkgp.estimators.functional.coordinates import CurveCoordinates, empirical_coordinates, project_curves
+from ovkgp.estimators.functional.curve_problem import as_columns, factor_rows, to_tensor
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
@@ -220,7 +217,7 @@ class FunctionalLinearRegressor(FunctionalRegressor):
             self._input_scale = np.where((std > 0) & (self._input_grid is None), std, 1.0)
             if np.allclose(X, self._input_mean, rtol=1e-12, atol=0):
                 raise InputError("X must vary between rows, got equal rows. Add rows with other inputs.")
-            self._points_per_curve, self._intercept_scale = float(np.mean(observed.counts)), 0.0
+            self._intercept_scale = 0.0
             best = max(self._candidates(X, data, observed), key=lambda one: one.log_evidence)
             self.input_factor_, self.coordinates_ = best.inputs, best.outputs
             self.noise_, self.scale_, self.log_evidence_ = best.noise, best.scale, best.log_evidence
@@ -246,7 +243,7 @@ class FunctionalLinearRegressor(FunctionalRegressor):
             left = U @ A[:, keep] / np.sqrt(s[keep])
             grid = data.grid if data.num_points > 1 else None
             for output_factor in self._factors(grid, data.domain, self.output_lengthscale, "output"):
-                points = _columns(data.grid)
+                points = as_columns(data.grid)
                 factor = output_factor or KernelFactor(task_kernel("rbf", 1.0, to_tensor(points)), to_tensor(points))
                 self.coordinates_ = empirical_coordinates(factor, points, data.weights(self.quadrature))
                 if observed.is_complete:
@@ -281,16 +278,15 @@ class FunctionalLinearRegressor(FunctionalRegressor):
         )
         return (centered * weights) @ factor_rows(self.input_factor_, self._input_grid[:, None])
 
-    def _project(self, data: FunctionalData) -> tuple[np.ndarray, float]:
-        """Return coordinates z (n, ρ) of the outputs, and Σ η y² outside of the basis."""
-        weights = data.weights(self.quadrature)
-        Z = (data.values * weights) @ self.coordinates_.rows(_columns(data.grid))
-        return Z, max(float((np.square(data.values) @ weights).sum() - np.square(Z).sum()), 0.0)
-
     def _best_noise(self, s: np.ndarray, left: np.ndarray, input_factor, data: FunctionalData) -> _Candidate:
         """Return the noise of largest evidence, with the best scale, for inputs with singular values √s and vectors (n, r)."""
-        Z, outside = self._project(data)
-        t, free = self.coordinates_.variances, len(Z) - int(self.fit_intercept)
+        projected = project_curves(self.coordinates_, data, self.quadrature)
+        Z, outside, t, free = (
+            projected.Z,
+            projected.outside,
+            self.coordinates_.variances,
+            len(data) - int(self.fit_intercept),
+        )
         rotated = np.square(left.T @ Z)
         rest = np.clip(np.square(Z).sum(0) - rotated.sum(0), 0.0, None).sum() + outside
         signal, count = max(float(s.max()) * t.max() / len(Z), 1e-300), free * data.num_points
@@ -309,7 +305,8 @@ class FunctionalLinearRegressor(FunctionalRegressor):
 
     def _fit_complete(self, U: np.ndarray, data: FunctionalData, is_white: bool) -> LinearWeights:
         """Return the estimate of W from complete curves, in the eigenbasis of UᵀU, and set the error of the mean curve."""
-        Z, points, eta = self._project(data)[0], _columns(data.grid), data.weights(self.quadrature)
+        Z, points = project_curves(self.coordinates_, data, self.quadrature).Z, as_columns(data.grid)
+        eta = data.weights(self.quadrature)
         s, A = np.linalg.eigh(U.T @ U)
         s, t, c = s.clip(0), self.coordinates_.variances, self.noise_
         values = np.outer(s, t) + c
@@ -524,7 +521,3 @@ class FunctionalLinearRegressor(FunctionalRegressor):
     def coef_std_(self) -> np.ndarray:
         """Standard deviation of β on both grids."""
         return self.coefficients(return_std=True)[1]
-
-
-def _columns(points: np.ndarray) -> np.ndarray:
-    return points[:, None] if points.ndim == 1 else points

@@ -14,8 +14,10 @@ from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
     BasisRegressor,
+    fit_curves,
 )
-from ovkgp.estimators.functional.curve_problem import to_tensor
+from ovkgp.estimators.functional.coordinates import observed_coordinates
+from ovkgp.estimators.functional.curve_problem import as_columns, to_tensor
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.functional import Eigenfunctions, FunctionalData
 from ovkgp.functional.factors import KernelFactor
@@ -32,8 +34,7 @@ OUTPUT_KERNEL_CONSTRAINTS = {
 
 def make_output_factor(options, data: FunctionalData):
     """Make the coordinates of the output kernel: exact at the points of the curves ("grid"), or its leading eigenfunctions."""
-    points = data.union_grid
-    points = points[:, None] if points.ndim == 1 else points
+    points = as_columns(data.union_grid)
     kernel = task_kernel(options.output_kernel, options.output_lengthscale, to_tensor(points), "output_kernel")
     if options.basis == "eigen":
         return Eigenfunctions(kernel, options.num_functions or 20, data.domain).as_factor()
@@ -152,5 +153,5 @@ class FunctionalRidge(BasisRegressor):
                 functions = factor.dictionary
                 self.eigenvalues_ = functions.eigenvalues / functions.volume  # in L² of the uniform probability measure
                 self.truncated_variance_ = max(functions.trace / functions.volume - float(self.eigenvalues_.sum()), 0.0)
-            self._fit_coordinates(X, data, self._observed_coordinates(factor, data), plug_in=False)
+            fit_curves(self, X, data, observed_coordinates(factor, data, self.quadrature))
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from ovkgp.estimators.common.descriptions import Description
@@ -10,9 +11,13 @@ from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
     BasisRegressor,
-    gram_coordinates,
+    fit_curves,
+    fit_loss,
+    fit_projected,
+    make_exact,
 )
-from ovkgp.estimators.functional.curve_problem import fit_mean
+from ovkgp.estimators.functional.coordinates import gram_coordinates, observed_coordinates, project_plug_in
+from ovkgp.estimators.functional.curve_problem import is_robust, to_tensor
 from ovkgp.estimators.functional.options import (
     DICTIONARY_CONSTRAINTS,
     LOSS,
@@ -23,7 +28,7 @@ from ovkgp.estimators.functional.options import (
 )
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
-from ovkgp.functional import FunctionalData, MeanCurve
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.losses import IntegralLoss
 
 METHODS = ("exact", "plug_in")
@@ -203,7 +208,7 @@ class KernelProjectionRegressor(BasisRegressor):
         """
         with restore_on_error(self):
             self.check_options()
-            X, data = self._enter_curves(X, y, grid)
+            X, data = self._enter_curves(X, y, grid, is_robust(self.loss))
             dictionary = make_dictionary(self.dictionary, self.num_functions, data)
             matrix, gram = check_output_matrix(self.output_matrix, dictionary.num_functions), None
             if self.rank_threshold is not None:
@@ -212,18 +217,18 @@ class KernelProjectionRegressor(BasisRegressor):
             self.dictionary_, self.output_matrix_ = dictionary, matrix
             factor = dictionary.as_factor(matrix)
             if self.method == "plug_in":
-                gram = dictionary.gram() / dictionary.volume
-                root = factor.root.numpy()
+                gram, root = dictionary.gram() / dictionary.volume, factor.root.numpy()
                 coordinates = gram_coordinates(factor, root @ gram @ root)
+                projected = project_plug_in(coordinates, data, self.quadrature)
+                make_latent = partial(make_exact, self, self.kernel, coordinates.variances)
+                fit_projected(self, X, data, coordinates, projected, make_latent)
             else:
-                coordinates = self._observed_coordinates(factor, data)
-            self._fit_coordinates(X, data, coordinates, plug_in=self.method == "plug_in")
+                fit_curves(self, X, data, observed_coordinates(factor, data, self.quadrature))
             if self.loss != "square":
-                self._fit_loss(X, data, factor, lambda measure: IntegralLoss(self.loss, measure))
+                inputs = KernelFactor(self._input_kernel, to_tensor(X))
+                make_loss = partial(IntegralLoss, self.loss)
+                fit_loss(self, X, data, inputs, factor, make_loss, self.curve_weighting)
         return self
-
-    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
-        return fit_mean(data, self.loss)
 
     def check_options(self) -> None:
         """Check the options and their combinations."""

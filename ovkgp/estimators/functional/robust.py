@@ -25,17 +25,23 @@ from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
     BasisRegressor,
+    CurveRidge,
+    fit_curves,
+)
+from ovkgp.estimators.functional.coordinates import (
     CurveCoordinates,
     CurveFunction,
-    CurveRidge,
+    observed_coordinates,
+    project_curves,
 )
-from ovkgp.estimators.functional.curve_problem import factor_rows, fit_mean, make_curve_loss, make_problem, to_tensor
+from ovkgp.estimators.functional.curve_problem import factor_rows, is_robust, make_curve_loss, make_problem, to_tensor
 from ovkgp.estimators.functional.functional_ridge import OUTPUT_KERNEL_CONSTRAINTS, make_output_factor
 from ovkgp.estimators.functional.weighted_curves import WeightedCurves
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.functional import FunctionalData, MeanCurve
+from ovkgp.functional import FunctionalData
+from ovkgp.functional.factors import KernelFactor
 from ovkgp.inference.model.row_sample import draw_folds
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.robust_posterior import (
@@ -47,7 +53,6 @@ from ovkgp.inference.tasks.robust_posterior import (
 )
 from ovkgp.inference.tasks.solvers.paths import compute_sparsity, solve_path
 from ovkgp.inference.tasks.solvers.square import solve_square
-from ovkgp.kernels import components
 from ovkgp.losses import Coordinates, IntegralLoss, Square
 from ovkgp.losses.balls import norm
 
@@ -228,10 +233,10 @@ class RobustFunctionalRegressor(BasisRegressor):
         """
         with restore_on_error(self):
             self.check_options()
-            X, data = self._enter_curves(X, y, grid)
+            X, data = self._enter_curves(X, y, grid, is_robust(self.loss))
             factor = make_output_factor(self, data)
-            self._fit_coordinates(X, data, self._observed_coordinates(factor, data), plug_in=False)
-            inputs = self._input_factor(X)
+            fit_curves(self, X, data, observed_coordinates(factor, data, self.quadrature))
+            inputs = KernelFactor(self._input_kernel, to_tensor(X))
             rows = to_tensor(factor_rows(inputs, X))
             square = self._make_problem(rows, data, lambda measure: IntegralLoss(Square(), measure))
             if len(check_lam(self.lam)) > 1:
@@ -272,7 +277,7 @@ class RobustFunctionalRegressor(BasisRegressor):
             raise InputError(
                 'y must be complete on a common grid with basis="eigen", got missing values. Use basis="grid".'
             )
-        Z = self._project(data, plug_in=False).Z
+        Z = project_curves(self.coordinates_, data, self.quadrature).Z
         tasks = torch.diag(to_tensor(np.sqrt(self.coordinates_.variances)))
         return TaskProblem(rows, tasks, to_tensor(Z), make_loss(Coordinates(Z.shape[1])), lam)
 
@@ -363,9 +368,6 @@ class RobustFunctionalRegressor(BasisRegressor):
                 errors[index, test] = held_out.loss.mean(missed.square())
         return (errors.mean(1) if self.loss == "insensitive" else errors.median(1).values).numpy()
 
-    def _fit_mean(self, data: FunctionalData) -> MeanCurve:
-        return fit_mean(data, self.loss)
-
     def _set_solution(self, problem: TaskProblem, found: TaskSolution, inputs) -> None:
         self.function_ = CurveFunction(inputs, ScaledCoordinates(self.coordinates_), found.weights.numpy())
         self.gap_, self.fit_report_ = found.gap / max(abs(found.objective), 1e-300), found.report
@@ -392,10 +394,9 @@ class RobustFunctionalRegressor(BasisRegressor):
         """Fit weights of curves or values, and the Gaussian posterior given them."""
         by_curve = self.p == 2 and self.loss != "log_cosh"
         density = self._density()
-        ((scalar, _),) = components(self.gp_.kernel)
         # the log-cosh loss has the curvature ν at 0
         noise = self.noise_ / (self.parameter_ if self.loss == "log_cosh" else 1.0)
-        model = WeightedCurves(scalar, self.coordinates_, X, data, noise, by_curve)
+        model = WeightedCurves(self._input_kernel, self.coordinates_, X, data, noise, by_curve)
         unit = noise * (1.0 if by_curve else self._points_per_curve)  # of ‖·‖² in L², or of a value
         start = np.clip(density.weight(model.residuals(self.function_) / unit, model.sizes, unit), 1e-3, 1.0)
         weights, scale = start, 1.0
@@ -406,8 +407,8 @@ class RobustFunctionalRegressor(BasisRegressor):
         self.coordinates_ = model.coordinates
         self.scale_, self.bound_ = scale, found.bound
         self.weights_ = model.expand(found.weights)
-        self.latent_ = CurveRidge(scalar, "median", to_tensor(self.coordinates_.variances))
-        self.latent_.fit(X, model.entries(found.weights), noise)
+        latent = CurveRidge(self._input_kernel, "median", to_tensor(self.coordinates_.variances))
+        self.latent_ = latent.fit(X, model.entries(found.weights), noise)
         self._predictive_noise = scale * noise * self._points_per_curve
 
     def _density(self) -> RobustDensity:
@@ -419,13 +420,8 @@ class RobustFunctionalRegressor(BasisRegressor):
         return HuberDensity(self.parameter_)
 
     def _predict_remainder(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
-        if self.uncertainty is None or form == "none":
-            return self.function_(X, points), None
-        covariance = self._predict_posterior(X, points, form)[1]
+        covariance = None if form == "none" else self._predict_posterior(X, points, form)[1]
         return self.function_(X, points), covariance
-
-    def _noise_variance(self, points: np.ndarray) -> float:
-        return self._predictive_noise
 
 
 @storable_record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -17,12 +19,20 @@ from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
     BasisRegressor,
+    fit_projected,
+    make_exact,
+)
+from ovkgp.estimators.functional.coordinates import (
     CurveCoordinates,
     ProjectedCurves,
+    observed_coordinates,
+    project_curves,
+    project_plug_in,
 )
 from ovkgp.estimators.functional.curve_problem import factor_rows, to_tensor
 from ovkgp.estimators.functional.kernel_projection import METHODS
 from ovkgp.estimators.functional.options import DICTIONARIES, make_dictionary
+from ovkgp.estimators.ridge.base import RidgeEstimator
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.estimators.storage.storage import storable
@@ -38,32 +48,18 @@ CONSTRAINTS = {name: rule for name, rule in BASIS_CONSTRAINTS.items() if name !=
 LENGTHSCALE_FRACTION = 0.1  # default lengthscales of the additive model, relative to domains and ranges
 
 
-class ProjectionBaseline(BasisRegressor):
-    """Base class of the baselines: complete curves, interpolated linearly on their grid, and input curves with a grid."""
+def complete_curves(data: FunctionalData, grid: np.ndarray) -> FunctionalData:
+    """Return complete curves, on their common grid or interpolated linearly on another."""
+    return data if data.is_complete else data.resample(grid, extrapolate=True)
 
-    curve_weighting = "equal"
 
-    def _complete(self, data: FunctionalData) -> FunctionalData:
-        """Return complete curves on a common grid, interpolated linearly, and keep the numbers of observed values."""
-        self._was_complete, self._counts = data.is_complete, data.counts
-        return data if data.is_complete else data.resample(self.grid_, extrapolate=True)
-
-    def _count_points(self, data: FunctionalData) -> float:
-        return float(np.mean(self._counts))
-
-    def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
-        found = super()._project(data, plug_in)
-        # what interpolated curves have outside of the basis is no white noise
-        return found if self._was_complete else ProjectedCurves(found.Z, 0.0, found.Z.size, 0.0)
-
-    def _input_curves(self, X: np.ndarray) -> FunctionalData:
-        """Return the inputs as curves, on equidistant points of [0, 1] unless they had a grid."""
-        grid = np.linspace(0.0, 1.0, X.shape[1]) if self._input_grid is None else self._input_grid
-        return FunctionalData(X, grid, self._input_domain)
+def input_curves(X: np.ndarray, grid: np.ndarray | None, domain: np.ndarray | None) -> FunctionalData:
+    """Return inputs (n, t) as curves on a grid, or on equidistant points of [0, 1]."""
+    return FunctionalData(X, np.linspace(0.0, 1.0, X.shape[1]) if grid is None else grid, domain)
 
 
 @storable(*BASIS_ATTRIBUTES, "dictionary_", "input_dictionary_", "_seed", optional=("path_",), parts=("latent_",))
-class TripleBasisRegressor(ProjectionBaseline):
+class TripleBasisRegressor(BasisRegressor):
     """Independent ridge regressions of coefficients in an orthonormal basis on those of the input curve (3BE, BO-52).
 
     Parameters
@@ -181,40 +177,45 @@ class TripleBasisRegressor(ProjectionBaseline):
         """
         with restore_on_error(self):
             self.check_options()
-            X, data = self._enter_curves(X, y, grid)
-            data, self._seed = self._complete(data), as_seed(self.random_state)
+            X, observed = self._enter_curves(X, y, grid)
+            data, self._seed = complete_curves(observed, self.grid_), as_seed(self.random_state)
             self.input_dictionary_ = None
             if self.input_dictionary is not None:
-                curves = self._input_curves(X)
+                curves = input_curves(X, self._input_grid, self._input_domain)
                 self.input_dictionary_ = make_dictionary(self.input_dictionary, self.num_input_functions, curves)
             self.dictionary_ = make_dictionary(self.dictionary, self.num_functions, data).orthonormalize()
-            self._fit_coordinates(X, data, self._orthonormal_coordinates(data), plug_in=self.method == "plug_in")
-            del self._was_complete, self._counts
+            factor, size = self.dictionary_.as_factor(), self.dictionary_.num_functions
+            if self.method == "plug_in":  # orthonormal in L² of the uniform probability measure
+                coordinates = CurveCoordinates(factor, np.sqrt(self.dictionary_.volume) * np.eye(size), np.ones(size))
+                projected = project_plug_in(coordinates, data, self.quadrature)
+            else:  # orthonormal at the points of the curves, with prior variances 1
+                coordinates = observed_coordinates(factor, data, self.quadrature)
+                coordinates = replace(coordinates, variances=np.ones_like(coordinates.variances))
+                projected = project_curves(coordinates, data, self.quadrature)
+                if not observed.is_complete:  # what interpolated curves have outside of the basis is no white noise
+                    projected = ProjectedCurves.without_rest(projected.Z)
+            fit_projected(self, self._regressors(X), data, coordinates, projected, self._make_latent)
         return self
 
-    def _orthonormal_coordinates(self, data: FunctionalData) -> CurveCoordinates:
-        """Return orthonormal functions with prior variances 1: at the points of the curves, or in L² for plug-in estimates."""
-        factor, size = self.dictionary_.as_factor(), self.dictionary_.num_functions
-        if self.method == "plug_in":  # in L² of the uniform probability measure
-            return CurveCoordinates(factor, np.sqrt(self.dictionary_.volume) * np.eye(size), np.ones(size))
-        found = self._observed_coordinates(factor, data)
-        return CurveCoordinates(factor, found.projection, np.ones_like(found.variances))
+    def _make_latent(self, noise: float) -> RidgeEstimator:
+        """Make the ridge regressions of coordinates with prior variances 1."""
+        options = {"base_kernel": self.kernel, "lengthscale": self.lengthscale, "lam": noise, "verbose": self.verbose}
+        if self.features == "kernel":
+            return OVKRidge(**options)
+        return ORFFRidge(num_frequencies=(self.num_features + 1) // 2, random_state=self._seed, **options)
 
-    def _latent_inputs(self, X: np.ndarray) -> np.ndarray:
+    def _check_inputs(self, X) -> np.ndarray:
+        return self._regressors(super()._check_inputs(X))
+
+    def _regressors(self, X: np.ndarray) -> np.ndarray:
+        """Return the inputs of the regression: inner products of the input curves with the input functions."""
         if self.input_dictionary_ is None:
             return X
-        return self.input_dictionary_.inner(self._input_curves(X))
-
-    def _make_latent(self, noises: np.ndarray):
-        lam = noises if len(noises) > 1 else float(noises[0])
-        shared = {"base_kernel": self.kernel, "lengthscale": self.lengthscale, "lam": lam, "selection": self.selection}
-        if self.features == "kernel":
-            return OVKRidge(**shared)
-        return ORFFRidge(num_frequencies=(self.num_features + 1) // 2, random_state=self._seed, **shared)
+        return self.input_dictionary_.inner(input_curves(X, self._input_grid, self._input_domain))
 
 
 @storable(*BASIS_ATTRIBUTES, "dictionary_", optional=("path_",), parts=("latent_",))
-class KernelAdditiveRegressor(ProjectionBaseline):
+class KernelAdditiveRegressor(BasisRegressor):
     """Kernel additive model: curves y(θ) = ∫ h(θ, ξ, x(ξ)) dξ of input curves x (KAM, BO-55).
 
     Observations are coefficients of y in its principal components φ_l; h is a Gaussian process with the covariance κ_Θ(θ, θ')
@@ -324,7 +325,7 @@ class KernelAdditiveRegressor(ProjectionBaseline):
         with restore_on_error(self):
             self.check_options()
             X, data = self._enter_curves(X, y, grid)
-            data = self._complete(data)
+            data = complete_curves(data, self.grid_)
             if data.num_dims > 1:
                 raise InputError(
                     f"y must be curves on an interval, got {data.num_dims} dimensions. Use FunctionalRidge."
@@ -344,18 +345,17 @@ class KernelAdditiveRegressor(ProjectionBaseline):
             values, vectors = np.linalg.eigh(moments.T @ moments)
             keep = values > 1e-12 * values[-1]
             values, vectors = values[keep], vectors[:, keep]
-            self._analysis = weights[:, None] * Phi @ vectors
-            curves = self._input_curves(X)
-            self.kernel = AdditiveCurveKernel(
+            curves = input_curves(X, self._input_grid, self._input_domain)
+            additive = AdditiveCurveKernel(
                 torch.from_numpy(curves.grid).double(),
                 torch.from_numpy(quadrature_weights(curves.grid, curves.domain)).double(),
                 _fraction(self.position_lengthscale, curves.domain),
                 self.position_kernel,
             ).double()
-            self.kernel.lengthscale = torch.tensor(_fraction(self.value_lengthscale, X), dtype=torch.float64)
+            additive.lengthscale = torch.tensor(_fraction(self.value_lengthscale, X), dtype=torch.float64)
             coordinates = CurveCoordinates(factor, moments @ vectors / values, values)
-            self._fit_coordinates(X, data, coordinates, plug_in=True)
-            del self.kernel, self._analysis, self._was_complete, self._counts
+            projected = ProjectedCurves.without_rest(data.values @ (weights[:, None] * Phi @ vectors))
+            fit_projected(self, X, data, coordinates, projected, partial(make_exact, self, additive, values))
         return self
 
     def _components(self, data: FunctionalData) -> Dictionary:
@@ -363,10 +363,6 @@ class KernelAdditiveRegressor(ProjectionBaseline):
         if count < 1 or data.num_points < 2:
             return make_dictionary("bsplines", 1, data)
         return PrincipalComponents(data, count)
-
-    def _project(self, data: FunctionalData, plug_in: bool) -> ProjectedCurves:
-        Z = data.values @ self._analysis
-        return ProjectedCurves(Z, 0.0, Z.size, 0.0)
 
 
 def _fraction(lengthscale: float | None, values: np.ndarray) -> float:

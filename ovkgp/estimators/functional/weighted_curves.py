@@ -14,7 +14,7 @@ import torch
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.estimators.functional.basis_ridge import CurveCoordinates
+from ovkgp.estimators.functional.coordinates import CurveCoordinates
 from ovkgp.estimators.functional.curve_problem import to_tensor
 from ovkgp.exceptions import InputError
 from ovkgp.functional import FunctionalData

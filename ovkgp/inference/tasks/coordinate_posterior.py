@@ -35,6 +35,7 @@ from ovkgp.inference.posteriors.posterior import (
     subtract_explained,
 )
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
+from ovkgp.inference.tasks.spectral_path import CurvePath
 from ovkgp.kernels import DecomposableKernel
 from ovkgp.kernels.evaluation import evaluate_kernel
 
@@ -272,16 +273,6 @@ def entry_covariance(gram: Tensor, variances: Tensor, entries: CoordinateEntries
     C = gram[entries.rows][:, entries.rows] * ((entries.basis * variances) @ entries.basis.mT)
     C.diagonal().add_(noise * entries.ratios)
     return C
-
-
-@dataclass(frozen=True)
-class CurvePath:
-    """Criteria of k noise levels c, (k,) each: log density and yᵀC⁻¹y, and leave-one-curve-out error and log density."""
-
-    log_evidence: Tensor
-    quadratic: Tensor
-    loo_error: Tensor
-    loo_log_density: Tensor
 
 
 @torch.no_grad()

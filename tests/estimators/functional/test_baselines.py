@@ -262,7 +262,8 @@ def test_functions_are_drawn_jointly_for_kernels_without_random_features(data, m
     first, both = draws(Xs[:2], [0.3, 0.6]), draws(Xs, [0.3, 0.6])
     np.testing.assert_allclose(both[:, :2], first, atol=1e-8)  # the same functions at every call
     mean, std = model.predict(Xs, [0.3, 0.6], return_std=True, noise=False)
-    residual = model._prior_variance(Xs)[:, None] * model.coordinates_.residual_variance(np.array([[0.3], [0.6]]))
+    prior = model._input_kernel(to_tensor(model._check_inputs(Xs)), diag=True).detach().numpy()
+    residual = prior[:, None] * model.coordinates_.residual_variance(np.array([[0.3], [0.6]]))
     inside = np.sqrt(np.clip(std**2 - model.scale_ * residual, 0, None))
     np.testing.assert_allclose(both.mean(0), mean, atol=5 * inside.max() / np.sqrt(3000))
     np.testing.assert_allclose(both.std(0), inside, rtol=0.1, atol=1e-6)

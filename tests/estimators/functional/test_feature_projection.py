@@ -45,7 +45,7 @@ def test_feature_projection_is_kernel_projection_of_the_features_bo_e_35(data, f
     """C-32, BO-E-35: G Cᵀ XXᵀ + λn Cᵀ = V Xᵀ for the rows of the features, with right-hand sides b_l/υ_l in the eigenbasis."""
     X, curves, Xs, new, _ = data
     model = ovkgp.FeatureProjectionRegressor(BSplines(D), features=features, num_features=8, **OPTIONS).fit(X, curves)
-    factor = model._input_factor(X)
+    factor = model._make_factor(model._input_kernel, X)
     F, Fs, Phi = factor_rows(factor, X), factor_rows(factor, Xs), BSplines(D)(curves.grid)
     G, V = Phi.T @ Phi / M, curves.values @ Phi / M
     system = np.kron(F.T @ F, G) + LAM * N * np.eye(F.shape[1] * D)
@@ -83,7 +83,7 @@ def test_function_penalty_does_not_depend_on_the_scale_of_functions_bo_e_36(data
     ]
     for got, expected in zip(*(m.predict(Xs, new, return_std=True) for m in models), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-7)
-    F, Fs = (factor_rows(models[0]._input_factor(X), rows) for rows in (X, Xs))
+    F, Fs = (factor_rows(models[0]._make_factor(models[0]._input_kernel, X), rows) for rows in (X, Xs))
     Phi = BSplines(D)(curves.grid)
     coefficients = np.linalg.lstsq(Phi, curves.values.T, rcond=None)[0].T
     weights = np.linalg.solve(F.T @ F + LAM * N * np.eye(F.shape[1]), F.T @ coefficients)

@@ -201,3 +201,11 @@ def test_draws_and_files(tmp_path):
 def test_constant_inputs_are_rejected():
     with pytest.raises(InputError, match="vary"):
         ovkgp.FunctionalLinearRegressor().fit(np.full((10, 2), 0.3), np.random.default_rng(0).standard_normal((10, 20)))
+
+
+def test_default_fit_has_a_summary_and_a_file(tmp_path):
+    rng = np.random.default_rng(0)
+    X, Y = FunctionalData(input_curves(rng, 20), S), rng.standard_normal((20, 20))
+    model = ovkgp.FunctionalLinearRegressor().fit(X, Y, T)
+    model.save(tmp_path / "model.ovkgp")
+    assert str(ovkgp.load(tmp_path / "model.ovkgp").summary()) == str(model.summary())

@@ -1,5 +1,7 @@
 """Tests of `ovkgp.estimators.functional.functional_ridge`."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from gpytorch.kernels import RBFKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.functional.basis_ridge import gram_coordinates
+from ovkgp.estimators.functional.basis_ridge import fit_projected, make_exact
+from ovkgp.estimators.functional.coordinates import gram_coordinates, project_plug_in
 from ovkgp.estimators.functional.functional_ridge import MAX_ANCHORS
 from ovkgp.functional import FunctionalData
 from ovkgp.functional.eigenfunctions import EigenFactor, sampled_eigenpairs
@@ -20,6 +23,13 @@ OUTPUT = {"output_kernel": "rbf", "output_lengthscale": 0.3}
 
 def gauss(a, b, lengthscale):
     return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * lengthscale**2))
+
+
+def fit_in_basis(model, X, coordinates):
+    """Fit other coordinates than those of the model to its curves, by averages over points."""
+    curves = model._training_curves
+    projected = project_plug_in(coordinates, curves, model.quadrature)
+    fit_projected(model, X, curves, coordinates, projected, partial(make_exact, model, "rbf", coordinates.variances))
 
 
 @pytest.fixture
@@ -100,7 +110,7 @@ def test_sampled_eigenfunctions_equal_the_grid_bo_e_13(data):
     expected = ovkgp.FunctionalRidge(**OUTPUT, **OPTIONS).fit(X, curves).predict(Xs, new)
     pairs = sampled_eigenpairs(rbf(0.3), TaskMeasure(grid), cutoff=1e-15)
     model = ovkgp.FunctionalRidge(basis="eigen", **OUTPUT, **OPTIONS).fit(X, curves)
-    model._fit_coordinates(X, curves, gram_coordinates(EigenFactor(pairs), np.diag(pairs.values.numpy())), plug_in=True)
+    fit_in_basis(model, X, gram_coordinates(EigenFactor(pairs), np.diag(pairs.values.numpy())))
     np.testing.assert_allclose(model.predict(Xs, new), expected, atol=1e-6)
     # the closed form itself
     R, (nu, V) = pairs.coefficients(torch.from_numpy(Y), TaskMeasure(grid)).numpy(), np.linalg.eigh(gauss(X, X, 1.3))
@@ -120,7 +130,7 @@ def test_lt_e_01_the_coefficients_of_the_eigenbasis(data, count):
     printed = V @ ((V.T @ R) / (LAM + np.outer(sigma, values)))
     functions = values[:, None] * pairs.functions(torch.from_numpy(new)).numpy().T
     model = ovkgp.FunctionalRidge(basis="eigen", **OUTPUT, **OPTIONS).fit(X, FunctionalData(Y, grid, (0, 1)))
-    model._fit_coordinates(X, model._training_curves, gram_coordinates(EigenFactor(pairs), np.diag(values)), True)
+    fit_in_basis(model, X, gram_coordinates(EigenFactor(pairs), np.diag(values)))
     expected = gauss(Xs, X, 1.3) @ alpha @ functions / (LAM * N)
     np.testing.assert_allclose(model.predict(Xs, new), expected, atol=1e-8)
     assert np.abs(gauss(Xs, X, 1.3) @ printed @ functions / (LAM * N) - expected).max() > 0.01
@@ -132,7 +142,7 @@ def test_truncated_basis_gives_the_ridge_of_the_truncated_kernel(data):
     pairs = sampled_eigenpairs(rbf(0.3), TaskMeasure(grid), cutoff=1e-15).first(3)
     model = ovkgp.FunctionalRidge(basis="eigen", **OUTPUT, **OPTIONS).fit(X, FunctionalData(Y, grid, (0, 1)))
     coordinates = gram_coordinates(EigenFactor(pairs), np.diag(pairs.values.numpy()))
-    model._fit_coordinates(X, model._training_curves, coordinates, True)
+    fit_in_basis(model, X, coordinates)
     at_grid, at_new = (EigenFactor(pairs)(torch.from_numpy(points)[:, None]).numpy() for points in (grid, new))
     C = np.kron(gauss(X, X, 1.3), at_grid @ at_grid.T) + N * M * LAM * np.eye(N * M)
     cross = np.kron(gauss(Xs, X, 1.3), at_new @ at_grid.T)

@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.estimators.functional import weighted_curves
-from ovkgp.estimators.functional.basis_ridge import empirical_coordinates
+from ovkgp.estimators.functional.coordinates import empirical_coordinates
 from ovkgp.estimators.functional.weighted_curves import WeightedCurves
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.functional import FunctionalData

@@ -8,7 +8,11 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from ovkgp.inference.tasks.coordinate_posterior import CoordinateEntries, CoordinatePosterior, curve_path
+from ovkgp.inference.tasks.coordinate_posterior import (
+    CoordinateEntries,
+    CoordinatePosterior,
+    curve_path,
+)
 
 N, M, RANK = 12, 7, 7
 

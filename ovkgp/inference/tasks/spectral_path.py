@@ -1,41 +1,40 @@
-"""Criteria of a ridge regression of independent outputs at several noise levels, from one eigendecomposition."""
+"""Criteria of a posterior of complete curves at several noise levels, from one eigendecomposition."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-MAX_ENTRIES, MAX_PAIRS = 5_000_000, 128  # numbers, and pairs of an output and a level, that are computed together
+MAX_ENTRIES, MAX_PAIRS = 5_000_000, 128  # numbers, and pairs of a coordinate and a level, that are computed together
 SMALL_RATIO = 1e-4  # prior variance over that of the noise below which two terms of a series have 12 digits
 
 
-class SpectralPath(NamedTuple):
-    """Log density, zᵀ(K + σ²)⁻¹z, and leave-one-row-out error and log density of outputs at k noise levels, (k,) each."""
+@dataclass(frozen=True)
+class CurvePath:
+    """Criteria of k noise levels c, (k,) each: log density and yᵀC⁻¹y, and leave-one-curve-out error and log density."""
 
-    log_evidence: np.ndarray
-    quadratic: np.ndarray
-    loo_error: np.ndarray
-    loo_log_density: np.ndarray
+    log_evidence: Tensor
+    quadratic: Tensor
+    loo_error: Tensor
+    loo_log_density: Tensor
 
 
 @torch.no_grad()
-def spectral_path(s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: np.ndarray) -> SpectralPath:
-    """Compute from K = U diag(s) Uᵀ (n, n) and outputs Z (n, ρ) with prior covariances t_l K.
+def spectral_path(s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: Tensor) -> CurvePath:
+    """Compute the criteria of complete curves Z (n, ρ), with K = U diag(s) Uᵀ and independent coordinates of variances t (ρ,).
 
-    The inverse of output l at noise c is (I − U diag(e) Uᵀ)/c with e = s r/(1 + s r), r = t_l/c. Pairs (l, c) in the order of r are
+    `loo_error` is the mean squared error of a coordinate. The inverse of coordinate l at noise c is (I − U diag(e) Uᵀ)/c with e = s r/(1 + s r), r = t_l/c. Pairs (l, c) in the order of r are
     computed together: e itself of the q eigenvectors with s r > 1e-4, and e ≈ s r − (s r)² of the others, whose sums do not depend on r.
     Complexity: O(n² ρ + n q k ρ) for q eigenvectors on average.
     """
-    noises = torch.from_numpy(np.asarray(noises)).double()
     (n, rho), levels = Z.shape, len(noises)
     s, order = s.clamp_min(0).sort(descending=True)
-    rows, outputs = U.mT[order], Z.mT.contiguous()  # (j, n), (ρ, n)
-    rotated, squares = outputs @ rows.mT, rows.square()  # (ρ, j), (j, n)
-    ratios = torch.outer(1 / noises, t).flatten()  # (k ρ,), of levels and outputs
+    rows, columns = U.mT[order], Z.mT.contiguous()  # (j, n), (ρ, n)
+    rotated, squares = columns @ rows.mT, rows.square()  # (ρ, j), (j, n)
+    ratios = torch.outer(1 / noises, t).flatten()  # (k ρ,), of levels and coordinates
     sums = torch.zeros(4, levels * rho, dtype=torch.float64)
     tail, last = _SeriesTail(n, rho), n
     for part in ratios.argsort(descending=True).split(max(min(MAX_ENTRIES // n, MAX_PAIRS), 1)):
@@ -47,7 +46,7 @@ def spectral_path(s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: np.ndarray
         shrunk = 1 - 1 / values  # e
         signed = torch.stack([-r, r.square()], 1)  # of s and s² in the series of −e
         diagonal = (signed @ tail.diagonal).add_(1).addmm_(shrunk, squares[:q], alpha=-1)
-        solved = outputs.index_select(0, which).addmm_(
+        solved = columns.index_select(0, which).addmm_(
             shrunk.mul_(scores), rows[:q], alpha=-1
         )  # c times the inverse times z
         for fitted, factor in zip(tail.fitted, signed.mT, strict=True):
@@ -60,8 +59,7 @@ def spectral_path(s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: np.ndarray
         sums[3, part] = torch.linalg.vecdot(missed, solved) / c - _sum_logs(diagonal) + n * c.log()
     quadratic, logdet, error, density = sums.view(4, levels, rho).sum(-1)
     constant = Z.numel() * math.log(2 * math.pi)
-    found = (-(quadratic + logdet + constant) / 2, quadratic, error / Z.numel(), -(density + constant) / 2)
-    return SpectralPath(*(column.numpy() for column in found))
+    return CurvePath(-(quadratic + logdet + constant) / 2, quadratic, error / Z.numel(), -(density + constant) / 2)
 
 
 def _sum_logs(values: Tensor) -> Tensor:
