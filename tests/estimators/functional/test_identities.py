@@ -410,9 +410,7 @@ def test_bo_e_23_constants_of_the_plug_in_bound():
         lam = 6 * kappa * C_phi**2 * log * np.sqrt(d / n)
         A_0 = 4 * np.sqrt(kappa) * (L * np.sqrt(d) * M + C_phi * R)
         A_1 = 2 * L * np.sqrt(kappa * d) * M
-        second, third = (
-            27 / 4 * term * log**2 / lam for term in (2 * A_0 * A_1 / (n**0.5 * m**1.5), A_1**2 / (n * m))
-        )
+        second, third = (27 / 4 * term * log**2 / lam for term in (2 * A_0 * A_1 / (n**0.5 * m**1.5), A_1**2 / (n * m)))
         C = L * M / C_phi
         B_3 = 18 * np.sqrt(d) * (C**2 + C * R / np.sqrt(d))
         assert second == pytest.approx(B_3 / m**1.5 * log, rel=1e-12)
