@@ -37,7 +37,7 @@ def test_package_has_no_import_cycles(structure):
 
 LONG_MODULES = {  # estimators with long public docstrings, which are read from top to bottom
     "ovkgp.estimators.regression.gp_regressor": 660,
-    "ovkgp.estimators.quantiles.regressor": 611,
+    "ovkgp.estimators.quantiles.regressor": 636,
 }
 
 

@@ -136,7 +136,22 @@ class Coverage:
 
     @classmethod
     def of(cls, pit: np.ndarray, levels=LEVELS, groups="rows") -> Coverage:
-        """Count from probability integral transforms (m, p), NaN where missing; `groups` (m,) label dependent rows."""
+        """Count from probability integral transforms (m, p), NaN where missing; `groups` (m,) label dependent rows.
+
+        Parameters
+        ----------
+        pit : ndarray of shape (m, p)
+            Probability integral transforms.
+        levels : array-like of shape (k,), default=(0.05, 0.1, ..., 0.95)
+            Nominal levels of central intervals.
+        groups : {"rows"} or ndarray of shape (m,), default="rows"
+            Labels of dependent rows; "rows": rows are independent.
+
+        Returns
+        -------
+        Coverage
+            Counts of all levels.
+        """
         levels, observed = check_levels(levels), np.isfinite(pit)
         counts = observed.sum(0)
         if not counts.any():
@@ -181,7 +196,20 @@ class Coverage:
         return lower, upper
 
     def overall_band(self, confidence: float = 0.9, *, simultaneous: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the range (k,) of the fractions of all outputs, as `band`, with n = `effective_total`."""
+        """Compute the range (k,) of the fractions of all outputs, as `band`, with n = `effective_total`.
+
+        Parameters
+        ----------
+        confidence : float, default=0.9
+            Probability of the range.
+        simultaneous : bool, default=False
+            Whether the range holds for all levels at once.
+
+        Returns
+        -------
+        low, high : ndarray of shape (k,)
+            Ends of the range.
+        """
         total = self.counts.sum() if self.effective_total is None else self.effective_total
         return binomial_band(total, self.levels, check_probability("confidence", confidence), simultaneous)
 

@@ -92,7 +92,13 @@ class StreamReport:
         return f"{self.num_rows} rows, {self.num_bad_rows} skipped{self.first_reasons()}{rest}"
 
     def first_reasons(self) -> str:
-        """Describe the first bad rows, after a colon; return an empty string if there are none."""
+        """Describe the first bad rows, after a colon; return an empty string if there are none.
+
+        Returns
+        -------
+        str
+            Lines and reasons.
+        """
         named = [f"{self.unit} {row.line} ({row.reason})" for row in self.bad_rows[:MAX_LISTED_BAD_ROWS]]
         more = [f"and {self.num_bad_rows - len(named)} more"] if self.num_bad_rows > len(named) else []
         return ": " + ", ".join(named + more) if named else ""

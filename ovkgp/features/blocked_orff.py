@@ -110,7 +110,18 @@ class BlockedORFF(ORFF):
         return other
 
     def columns(self, index: int) -> Tensor:
-        """Return the columns of Φ, and indices of the weights, that belong to block i: (r / B,) increasing integers."""
+        """Return the columns of Φ, and indices of the weights, that belong to block i: (r / B,) increasing integers.
+
+        Parameters
+        ----------
+        index : int
+            Block i.
+
+        Returns
+        -------
+        Tensor of shape (r / B,)
+            Indices.
+        """
         found, start = [], 0
         for rank in self._ranks:
             width = self.block_size * rank

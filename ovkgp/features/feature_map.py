@@ -46,18 +46,46 @@ class FeatureMap(Module):
         return torch.Size() if self.kernel is None else self.kernel.batch_shape
 
     def auxiliary_parameters(self) -> list[Tensor]:
-        """Return parameters that improve the approximation and have no prior, such as inducing points."""
+        """Return parameters that improve the approximation and have no prior, such as inducing points.
+
+        Returns
+        -------
+        list of Tensor
+            Parameters, empty by default.
+        """
         return []
 
     def __getitem__(self, index) -> FeatureMap:
         return self.over(self.kernel[index]) if len(self.batch_shape) else self
 
     def expand_batch(self, *sizes) -> FeatureMap:
-        """Return the same map over the expanded kernel."""
+        """Return the same map over the expanded kernel.
+
+        Parameters
+        ----------
+        *sizes : int
+            Batch shape.
+
+        Returns
+        -------
+        FeatureMap
+            Expanded map.
+        """
         return self.over(self.kernel.expand_batch(*sizes))
 
     def over(self, kernel: Kernel) -> FeatureMap:
-        """Return the same map, with the same noise or landmarks, over another kernel of the same kind."""
+        """Return the same map, with the same noise or landmarks, over another kernel of the same kind.
+
+        Parameters
+        ----------
+        kernel : Kernel
+            Kernel with the same structure.
+
+        Returns
+        -------
+        FeatureMap
+            Map of this kernel.
+        """
         other = self._sharing_copy()
         other.kernel = kernel
         return other
@@ -71,7 +99,20 @@ class FeatureMap(Module):
 
     @staticmethod
     def check(X: Tensor, name: str = "X") -> Tensor:
-        """Return X as a finite floating-point tensor (..., n, d); a vector becomes one column."""
+        """Return X as a finite floating-point tensor (..., n, d); a vector becomes one column.
+
+        Parameters
+        ----------
+        X : Tensor of shape (..., n, d) or (n,)
+            Inputs.
+        name : str, default="X"
+            Name in error messages.
+
+        Returns
+        -------
+        Tensor of shape (..., n, d)
+            Checked inputs.
+        """
         if not torch.is_tensor(X):
             raise InputError(f"{name} must be a torch tensor of shape (n, d), got {type(X).__name__}.")
         if not X.is_floating_point():

@@ -205,7 +205,13 @@ class FunctionalData:
         return np.unique(np.concatenate(self.grid), axis=0)
 
     def curves(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Iterate over pairs of points (m_i, b) and values (m_i, q); points without an observed channel are omitted."""
+        """Iterate over pairs of points (m_i, b) and values (m_i, q); points without an observed channel are omitted.
+
+        Returns
+        -------
+        iterator of tuple of ndarray
+            Points and values of each curve, in order.
+        """
         for i, values in enumerate(self.values):
             values = values if values.ndim == 2 else values[:, None]
             keep = ~np.isnan(values).all(1)
@@ -279,7 +285,18 @@ class FunctionalData:
         return self._shift(mean, -1.0), mean
 
     def fit_mean(self, is_robust: bool = False) -> MeanCurve:
-        """Estimate the mean curve, as `center` does, or a robust one: the median of complete curves, else a mean without outliers."""
+        """Estimate the mean curve, as `center` does, or a robust one: the median of complete curves, else a mean without outliers.
+
+        Parameters
+        ----------
+        is_robust : bool, default=False
+            Whether outlying curves and values are disregarded.
+
+        Returns
+        -------
+        MeanCurve
+            Mean as a function of points.
+        """
         if self.is_complete:
             average = np.median(self.values, 0) if is_robust else self.values.mean(0)
             return MeanCurve(self.domain, self._points(0), average if average.ndim == 2 else average[:, None])
@@ -397,7 +414,13 @@ class FunctionalData:
         )
 
     def to_long(self) -> LongFormat:
-        """Return the observed values as columns curve, point, channel and value, curve by curve."""
+        """Return the observed values as columns curve, point, channel and value, curve by curve.
+
+        Returns
+        -------
+        LongFormat
+            Columns of equal length.
+        """
         parts = []
         for i, (points, values) in enumerate(self.curves()):
             s, c = np.nonzero(~np.isnan(values))

@@ -101,13 +101,25 @@ class Dictionary(ABC):
         return tuple(check_integer("order", one, 0) for one in orders)
 
     def rule(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return quadrature nodes (k, b) and weights (k,), which sum to the volume, for products of two functions."""
+        """Return quadrature nodes (k, b) and weights (k,), which sum to the volume, for products of two functions.
+
+        Returns
+        -------
+        nodes, weights : ndarray of shape (k, b) and (k,)
+            Nodes and weights.
+        """
         count = NUM_NODES if self.num_dims == 1 else NUM_NODES_PER_DIMENSION
         panels = count // PANEL_NODES
         return product_rule([gauss_rule(np.linspace(*ends, panels + 1), PANEL_NODES) for ends in self.domain])
 
     def gram(self) -> np.ndarray:
-        """Return the Gram matrix G = (∫ φ_l φ_r dt), (d, d)."""
+        """Return the Gram matrix G = (∫ φ_l φ_r dt), (d, d).
+
+        Returns
+        -------
+        ndarray of shape (d, d)
+            Gram matrix.
+        """
         return self._gram_of((0,) * self.num_dims)
 
     def roughness(self, order: int = 2) -> np.ndarray:
@@ -295,7 +307,18 @@ class Dictionary(ABC):
         return DictionaryFactor(self, output_matrix)
 
     def check_data(self, data) -> FunctionalData:
-        """Convert curves to functional data and check that their domain has the same dimension."""
+        """Convert curves to functional data and check that their domain has the same dimension.
+
+        Parameters
+        ----------
+        data : FunctionalData or array-like of shape (n, m)
+            Curves.
+
+        Returns
+        -------
+        FunctionalData
+            Converted curves.
+        """
         data = as_functional_data(data)
         if data.num_dims != self.num_dims:
             raise InputError(f"data have {data.num_dims} dimension(s), expected {self.num_dims} as the dictionary.")

@@ -24,6 +24,8 @@ class DictionaryKernel(Kernel):
         Initial variances of a trained B. If None, they are equal, with a mean prior variance of about 1.
     offset, scale : array-like of shape (b,), default=0.0 and 1.0
         Points of the dictionary are offset + scale · θ.
+    **kwargs
+        Further arguments of GPyTorch's kernels.
 
     Examples
     --------
@@ -60,7 +62,20 @@ class DictionaryKernel(Kernel):
         return torch.diag(self.raw_variances_constraint.transform(self.raw_variances))
 
     def features(self, points: Tensor, derivative: int = 0) -> Tensor:
-        """Return φ (k, d) at points (k, b), or its first derivative in θ on a one-dimensional domain."""
+        """Return φ (k, d) at points (k, b), or its first derivative in θ on a one-dimensional domain.
+
+        Parameters
+        ----------
+        points : Tensor of shape (k, b)
+            Points of the domain.
+        derivative : {0, 1}, default=0
+            Order of the derivative.
+
+        Returns
+        -------
+        Tensor of shape (k, d)
+            Values of the functions.
+        """
         low, high = self.dictionary.domain.T
         at = (self.offset + self.scale * points.detach()).cpu().double().numpy().clip(low, high)
         values = self.dictionary.derivative(at) * self.scale.numpy() if derivative else self.dictionary(at)
@@ -73,5 +88,18 @@ class DictionaryKernel(Kernel):
         return first @ B @ self.features(x2).mT
 
     def derivative_covariance(self, a: Tensor, b: Tensor, left: int, right: int) -> Tensor:
-        """Return the covariance (k, l) of derivatives of orders `left` and `right` at points (k, b) and (l, b)."""
+        """Return the covariance (k, l) of derivatives of orders `left` and `right` at points (k, b) and (l, b).
+
+        Parameters
+        ----------
+        a, b : Tensor of shape (k, 1) and (l, 1)
+            Points of the domain.
+        left, right : {0, 1}
+            Orders of the derivatives.
+
+        Returns
+        -------
+        Tensor of shape (k, l)
+            Covariances.
+        """
         return self.features(a, left) @ self.output_matrix @ self.features(b, right).mT

@@ -34,10 +34,32 @@ class Factor(ABC):
 
     @abstractmethod
     def slopes(self, points: Tensor) -> Tensor:
-        """Return ∂φ/∂θ (k, r) at points (k, 1) or (k,); raise SmoothnessError if there are none."""
+        """Return ∂φ/∂θ (k, r) at points (k, 1) or (k,); raise SmoothnessError if there are none.
+
+        Parameters
+        ----------
+        points : Tensor of shape (k, 1) or (k,)
+            Points.
+
+        Returns
+        -------
+        Tensor of shape (k, r)
+            Derivatives of φ.
+        """
 
     def residual_variance(self, points: Tensor) -> Tensor:
-        """Return k(x, x) − ‖φ(x)‖² ≥ 0, (k,): the prior variance outside the span, 0 if φ defines the kernel."""
+        """Return k(x, x) − ‖φ(x)‖² ≥ 0, (k,): the prior variance outside the span, 0 if φ defines the kernel.
+
+        Parameters
+        ----------
+        points : Tensor of shape (k, d), or (k,) if d = 1
+            Points.
+
+        Returns
+        -------
+        Tensor of shape (k,)
+            Variances.
+        """
         return as_points(points).new_zeros(len(points))
 
 

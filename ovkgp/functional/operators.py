@@ -120,7 +120,20 @@ class IntegralOperator:
         return VectorEigenpairs(values, (U[:, order] / wide[:, None]).reshape(len(self.nodes), self.num_outputs, -1))
 
     def extend(self, pairs: VectorEigenpairs, points) -> np.ndarray:
-        """Return the eigenfunctions ψ = T ψ/λ at points (k, d), of shape (k, p, r)."""
+        """Return the eigenfunctions ψ = T ψ/λ at points (k, d), of shape (k, p, r).
+
+        Parameters
+        ----------
+        pairs : VectorEigenpairs
+            Eigenpairs (λ, ψ) at the nodes.
+        points : array-like of shape (k, d)
+            Points.
+
+        Returns
+        -------
+        ndarray of shape (k, p, r)
+            Values of the eigenfunctions.
+        """
         images = [self(pairs.functions[..., r], points) / pairs.values[r] for r in range(len(pairs.values))]
         return np.stack(images, -1)
 

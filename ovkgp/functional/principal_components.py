@@ -185,7 +185,20 @@ class PrincipalComponents(Dictionary):
         return self.functions.roughness(order)
 
     def reconstruct(self, scores, points) -> np.ndarray:
-        """Return the mean plus Σ_l scores_il ξ_l at points (k,) or (k, b), of shape (n, k), for scores (n, d)."""
+        """Return the mean plus Σ_l scores_il ξ_l at points (k,) or (k, b), of shape (n, k), for scores (n, d).
+
+        Parameters
+        ----------
+        scores : array-like of shape (n, d)
+            Coefficients of the components.
+        points : array-like of shape (k,) or (k, b)
+            Points of the domain.
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+            Values of the curves.
+        """
         return self.mean(points)[:, 0] + self.expand(as_array(scores, "scores"), points)
 
 

@@ -77,6 +77,16 @@ class SmoothedCurves:
 
         The penalties are read as a Gaussian prior of f, so that the posterior standard deviation includes the bias of smoothing on average
         over functions of this prior.
+
+        Parameters
+        ----------
+        points : array-like of shape (k,) or (k, b)
+            Points of the domain.
+
+        Returns
+        -------
+        ndarray of shape (n, k) or (n, k, q)
+            Standard deviations.
         """
         rows = self.dictionary(points)
         prior = self.dictionary.variances(points) if isinstance(self.dictionary, KernelSections) else None
@@ -93,7 +103,18 @@ class SmoothedCurves:
         return np.sqrt(variances if len(shape) == 1 else np.moveaxis(variances, 1, 2))
 
     def to_data(self, grid) -> FunctionalData:
-        """Return the curves at the points of a grid as complete functional data."""
+        """Return the curves at the points of a grid as complete functional data.
+
+        Parameters
+        ----------
+        grid : array-like of shape (k,) or (k, b)
+            Points of the domain.
+
+        Returns
+        -------
+        FunctionalData
+            Curves on the grid.
+        """
         return FunctionalData(self(grid), grid, self.dictionary.domain)
 
 
@@ -313,7 +334,18 @@ class KernelSections(Dictionary):
         return functions(torch.from_numpy(points), sum(order)).numpy()
 
     def variances(self, points) -> np.ndarray:
-        """Return k(t, t) at points (k,) or (k, b), of shape (k,)."""
+        """Return k(t, t) at points (k,) or (k, b), of shape (k,).
+
+        Parameters
+        ----------
+        points : array-like of shape (k,) or (k, b)
+            Points of the domain.
+
+        Returns
+        -------
+        ndarray of shape (k,)
+            Variances.
+        """
         points = torch.from_numpy(as_points(points, self.domain))
         return evaluate_kernel(self.kernel, points, diag=True).double().numpy()
 

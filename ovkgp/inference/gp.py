@@ -464,12 +464,24 @@ class OperatorValuedGP(Module):
         return self
 
     def register_priors(self, data: Observations) -> None:
-        """Register a weakly informative prior on each trained parameter that has none, in the units of the data."""
+        """Register a weakly informative prior on each trained parameter that has none, in the units of the data.
+
+        Parameters
+        ----------
+        data : Observations
+            Data whose units the priors have.
+        """
         register_data_priors(self, data.X, data.Y)
 
     @contextmanager
     def report_hyperparameters_on_failure(self):
-        """Add the current hyperparameters to the message of a failed factorization."""
+        """Add the current hyperparameters to the message of a failed factorization.
+
+        Returns
+        -------
+        context manager
+            Context of a factorization.
+        """
         try:
             yield
         except FactorizationError as error:

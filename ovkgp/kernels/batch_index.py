@@ -45,6 +45,18 @@ class BatchIndexMixin:
         )
 
     def expand_batch(self, *sizes):
+        """Return the kernel with an expanded batch shape.
+
+        Parameters
+        ----------
+        *sizes : int or torch.Size
+            Batch shape.
+
+        Returns
+        -------
+        Kernel
+            Copy, or the kernel itself if it has this batch shape.
+        """
         batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
         if batch_shape == self.batch_shape:
             return self

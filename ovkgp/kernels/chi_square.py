@@ -87,7 +87,18 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
         self.initialize(raw_c=self.raw_c_constraint.inverse_transform(value))
 
     def shift(self, x: Tensor) -> Tensor:
-        """Return x + c, (..., n, d); raise DomainError unless it is positive."""
+        """Return x + c, (..., n, d); raise DomainError unless it is positive.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., n, d)
+            Inputs.
+
+        Returns
+        -------
+        Tensor of shape (..., n, d)
+            Shifted inputs.
+        """
         shifted = x + self.c
         check_domain(shifted > 0, x, "must be greater than −c; increase c", self.columns)
         return shifted

@@ -194,9 +194,9 @@ class _Distances:
         self.is_direct = not bool((max_square < math.sqrt(_largest_square(z.dtype))).all())
 
     def __call__(self, block: slice, out: Tensor | None = None) -> Tensor:
-        """Return the squared distances of a block of rows, in `out` if it is given and they are not computed directly."""
+        """Return the squared distances of a block of rows, in `out` if it is given."""
         if self.is_direct:
-            return self._square_differences(block)
+            return self._square_differences(block, out)
         s = torch.matmul(self.left[..., block, :], self.right, out=out)
         if self.is_symmetric:
             zeros = s.diagonal(block.start, -2, -1)
@@ -217,11 +217,11 @@ class _Distances:
         s[(*batch, i, j)] = _clamped((x[(*batch, i)] - z[(*batch, j)]).square().sum(-1))
         return s
 
-    def _square_differences(self, block: slice) -> Tensor:
-        x, z = self.x[..., block, :].unbind(-1), self.z.unbind(-1)
-        first, *rest = ((a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in zip(x, z, strict=True))
-        total = first.square_()
-        for difference in rest:
+    def _square_differences(self, block: slice, out: Tensor | None = None) -> Tensor:
+        x, z = self.x[..., block, :].unsqueeze(-2).unbind(-1), self.z.unsqueeze(-3).unbind(-1)
+        total, difference = torch.sub(x[0], z[0], out=out).square_(), None
+        for a, b in zip(x[1:], z[1:], strict=True):
+            difference = torch.sub(a, b, out=difference)  # fresh memory would cost as much as the subtraction
             total.addcmul_(difference, difference)
         return total.clamp_max_(_largest_square(total.dtype))
 

@@ -54,7 +54,18 @@ class FieldKernel(OperatorValuedKernel):
 
     @abstractmethod
     def from_hessian(self, hessian: Tensor) -> Tensor:
-        """Return the blocks K(x, z) from ∇∇ᵀk (..., d, d)."""
+        """Return the blocks K(x, z) from ∇∇ᵀk (..., d, d).
+
+        Parameters
+        ----------
+        hessian : Tensor of shape (..., d, d)
+            Second derivatives of the scalar kernel k.
+
+        Returns
+        -------
+        Tensor of shape (..., d, d)
+            Blocks.
+        """
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> Tensor:
         if self.base_kernel.active_dims is not None:

@@ -42,7 +42,22 @@ def _named(title: str, description: str, value: str, **options) -> NamedKernel:
 
 
 def rbf_profile(xp, s, kernel: RBFKernel | None = None) -> Profile:
-    """Return exp(−s/2)."""
+    """Return exp(−s/2).
+
+    Parameters
+    ----------
+    xp : module
+        NumPy or torch.
+    s : ndarray or Tensor
+        Scaled squared distances.
+    kernel : Kernel or None, default=None
+        Kernel with further parameters.
+
+    Returns
+    -------
+    Profile
+        Value and derivatives in s.
+    """
     exponent = -0.5 * s
     # without gradients, overwriting saves a pass over fresh memory
     k = xp.exp(exponent) if xp is not torch or torch.is_grad_enabled() else exponent.exp_()
@@ -61,7 +76,22 @@ register_kernel(
 
 
 def exponential_profile(xp, s, kernel: MaternKernel | None = None) -> Profile:
-    """Return exp(−√s), with a finite derivative at s = 0."""
+    """Return exp(−√s), with a finite derivative at s = 0.
+
+    Parameters
+    ----------
+    xp : module
+        NumPy or torch.
+    s : ndarray or Tensor
+        Scaled squared distances.
+    kernel : Kernel or None, default=None
+        Kernel with further parameters.
+
+    Returns
+    -------
+    Profile
+        Value and derivatives in s.
+    """
     r = safe_root(xp, s)
     k = xp.exp(-r)
     return Profile(k, lambda: _ratio(xp, -0.5 * k, r), lambda: _ratio(xp, 0.25 * k * (1 + r), r**3))

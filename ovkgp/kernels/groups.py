@@ -60,33 +60,109 @@ class AdditiveGroup(Module):
         return torch.zeros(self.num_dims, dtype=torch.float64)
 
     def op(self, x: Tensor, z: Tensor) -> Tensor:
-        """Return x ⋆ z."""
+        """Return x ⋆ z.
+
+        Parameters
+        ----------
+        x, z : Tensor of shape (..., d)
+            Elements of the group.
+
+        Returns
+        -------
+        Tensor of shape (..., d)
+            Elements of the group.
+        """
         return x + z
 
     def inverse(self, x: Tensor) -> Tensor:
-        """Return the inverse of x."""
+        """Return the inverse of x.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., d)
+            Elements of the group.
+
+        Returns
+        -------
+        Tensor of shape (..., d)
+            Inverse elements.
+        """
         return -x
 
     def log(self, x: Tensor) -> Tensor:
-        """Return h(x), (..., d), the coordinates in which ⋆ is addition."""
+        """Return h(x), (..., d), the coordinates in which ⋆ is addition.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., d)
+            Elements of the group.
+
+        Returns
+        -------
+        Tensor of shape (..., d)
+            Coordinates.
+        """
         return x
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the warped points (..., embedding_dim), of which shift-invariant kernels are stationary kernels."""
+        """Return the warped points (..., embedding_dim), of which shift-invariant kernels are stationary kernels.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., d)
+            Elements of the group.
+
+        Returns
+        -------
+        Tensor of shape (..., embedding_dim)
+            Warped points.
+        """
         return self.log(x)
 
     def pairing(self, x: Tensor, frequencies: Tensor) -> Tensor:
-        """Return the characters exp(i⟨h(x), ω⟩), complex (..., n, D), of x (..., n, d) and frequencies (..., D, d)."""
+        """Return the characters exp(i⟨h(x), ω⟩), complex (..., n, D), of x (..., n, d) and frequencies (..., D, d).
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., n, d)
+            Elements of the group.
+        frequencies : Tensor of shape (..., D, d)
+            Frequencies ω.
+
+        Returns
+        -------
+        Tensor of shape (..., n, D)
+            Complex numbers of modulus one.
+        """
         phase = self.log(x) @ frequencies.to(x).mT
         return torch.polar(torch.ones_like(phase), phase)
 
     def check(self, x: Tensor, columns: Columns = None) -> None:
-        """Raise a `DomainError` if x (..., d) is outside the group; `columns` are the column indices to report."""
+        """Raise a `DomainError` if x (..., d) is outside the group; `columns` are the column indices to report.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., d)
+            Elements of the group.
+        columns : list of int or None, default=None
+            Indices of the columns in the data.
+        """
         self._check_columns(x)
         check_domain(x.isfinite(), x, "must be finite", columns)
 
     def lipschitz(self, lower: float | Sequence[float] | Tensor | None = None) -> float:
-        """Return the Lipschitz constant of h on {x_k ≥ lower_k} (BT-63)."""
+        """Return the Lipschitz constant of h on {x_k ≥ lower_k} (BT-63).
+
+        Parameters
+        ----------
+        lower : float, array-like of shape (d,) or None, default=None
+            Lower bounds of the columns. If None, those of the group.
+
+        Returns
+        -------
+        float
+            Lipschitz constant.
+        """
         return 1.0
 
     def forward(self, x: Tensor, columns: Columns = None) -> Tensor:

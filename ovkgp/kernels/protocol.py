@@ -70,7 +70,18 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
         return self.num_outputs
 
     def block(self, x: Tensor, z: Tensor) -> Tensor:
-        """Return K(x, z) as a (p, p) tensor; see `ovkgp.kernels.block`."""
+        """Return K(x, z) as a (p, p) tensor; see `ovkgp.kernels.block`.
+
+        Parameters
+        ----------
+        x, z : Tensor of shape (d,)
+            Two points.
+
+        Returns
+        -------
+        Tensor of shape (p, p)
+            Block of the kernel.
+        """
         return block(self, x, z)
 
 

@@ -60,7 +60,18 @@ class Jet(NamedTuple):
         return Jet(*(a + b for a, b in zip(self, other, strict=True)))
 
     def scaled(self, scale: Tensor) -> Jet:
-        """Return the jet of s · k for a scale s of shape (...)."""
+        """Return the jet of s · k for a scale s of shape (...).
+
+        Parameters
+        ----------
+        scale : Tensor of shape (...)
+            s.
+
+        Returns
+        -------
+        Jet
+            Scaled jet.
+        """
         return Jet(scale * self.value, scale[..., None] * self.gradient, scale[..., None, None] * self.hessian)
 
 

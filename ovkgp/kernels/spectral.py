@@ -28,7 +28,18 @@ from ovkgp.kernels.records import find_record
 
 
 def unit_factor(frequencies: Tensor) -> Tensor:
-    """Return B = 1, the factor of a scalar kernel with k(0) = 1, as a (1, 1, 1) tensor."""
+    """Return B = 1, the factor of a scalar kernel with k(0) = 1.
+
+    Parameters
+    ----------
+    frequencies : Tensor of shape (..., D, d)
+        Frequencies, of which only dtype and device matter.
+
+    Returns
+    -------
+    Tensor of shape (1, 1, 1)
+        The number 1.
+    """
     return torch.ones(1, 1, 1, dtype=frequencies.dtype, device=frequencies.device)
 
 

@@ -89,7 +89,18 @@ class TransformableKernel(OperatorValuedKernel):
         return len(self.transforms)
 
     def points(self, x: Tensor) -> Tensor:
-        """Return the transformed points ψ_a(x_i), (..., n, p, q)."""
+        """Return the transformed points ψ_a(x_i), (..., n, p, q).
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., n, d)
+            Inputs.
+
+        Returns
+        -------
+        Tensor of shape (..., n, p, q)
+            Transformed points.
+        """
         points = [transform(x) for transform in self.transforms]
         if any(point.shape[:-1] != x.shape[:-1] or point.shape[-1] != points[0].shape[-1] for point in points):
             raise InputError(

@@ -49,35 +49,125 @@ class Loss(ABC):
 
     @abstractmethod
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        """Return ℓ(θ, u, y)."""
+        """Return ℓ(θ, u, y).
+
+        Parameters
+        ----------
+        u, y, tasks : Tensor
+            Predictions, targets and tasks.
+
+        Returns
+        -------
+        Tensor of the shape of u
+            Losses.
+        """
 
     @abstractmethod
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        """Return ∂ℓ/∂u."""
+        """Return ∂ℓ/∂u.
+
+        Parameters
+        ----------
+        u, y, tasks : Tensor
+            Predictions, targets and tasks.
+
+        Returns
+        -------
+        Tensor of the shape of u
+            Subgradients.
+        """
 
     @abstractmethod
     def curvature(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        """Return ∂²ℓ/∂u², almost everywhere."""
+        """Return ∂²ℓ/∂u², almost everywhere.
+
+        Parameters
+        ----------
+        u, y, tasks : Tensor
+            Predictions, targets and tasks.
+
+        Returns
+        -------
+        Tensor of the shape of u
+            Second derivatives.
+        """
 
     @abstractmethod
     def finite_conjugate(self, a: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        """Return sup_u a u − ℓ(θ, u, y) for slopes a of ℓ; other a are not checked."""
+        """Return sup_u a u − ℓ(θ, u, y) for slopes a of ℓ; other a are not checked.
+
+        Parameters
+        ----------
+        a, y, tasks : Tensor
+            Slopes, targets and tasks.
+
+        Returns
+        -------
+        Tensor of the shape of a
+            Conjugates.
+        """
 
     @abstractmethod
     def prox(self, u: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
-        """Return argmin_v step · ℓ(θ, v, y) + ½ (v − u)²."""
+        """Return argmin_v step · ℓ(θ, v, y) + ½ (v − u)².
+
+        Parameters
+        ----------
+        u, y, tasks : Tensor
+            Predictions, targets and tasks.
+        step : float or Tensor
+            Step, for all entries or of each.
+
+        Returns
+        -------
+        Tensor of the shape of u
+            Minimizers.
+        """
 
     def slope_range(self, y: Tensor, tasks: Tensor) -> tuple[float | Tensor, float | Tensor] | None:
-        """Return the smallest and the largest slope of ℓ in u; None if slopes are unbounded."""
+        """Return the smallest and the largest slope of ℓ in u; None if slopes are unbounded.
+
+        Parameters
+        ----------
+        y, tasks : Tensor
+            Targets and tasks.
+
+        Returns
+        -------
+        low, high : float or Tensor, or None
+            Bounds.
+        """
         return None
 
     def nearest_slope(self, a: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        """Return the slope of ℓ nearest to a, which removes rounding errors of a dual variable."""
+        """Return the slope of ℓ nearest to a, which removes rounding errors of a dual variable.
+
+        Parameters
+        ----------
+        a, y, tasks : Tensor
+            Slopes, targets and tasks.
+
+        Returns
+        -------
+        Tensor of the shape of a
+            Slopes.
+        """
         bounds = self.slope_range(y, tasks)
         return a if bounds is None else torch.clamp(a, *bounds)
 
     def conjugate(self, a: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        """Return ℓ*(a) = sup_u a u − ℓ(θ, u, y); +∞ if a is not a slope of ℓ, up to the tolerance `SLACK`."""
+        """Return ℓ*(a) = sup_u a u − ℓ(θ, u, y); +∞ if a is not a slope of ℓ, up to the tolerance `SLACK`.
+
+        Parameters
+        ----------
+        a, y, tasks : Tensor
+            Slopes, targets and tasks.
+
+        Returns
+        -------
+        Tensor of the shape of a
+            Conjugates.
+        """
         bounds = self.slope_range(y, tasks)
         if bounds is None:
             return self.finite_conjugate(a, y, tasks)
@@ -87,20 +177,56 @@ class Loss(ABC):
         return self.finite_conjugate(torch.clamp(a, low, high), y, tasks).masked_fill_(outside, math.inf)
 
     def conjugate_prox(self, a: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
-        """Return argmin_b step · ℓ*(b) + ½ (b − a)², a slope of ℓ, by Moreau's identity."""
+        """Return argmin_b step · ℓ*(b) + ½ (b − a)², a slope of ℓ, by Moreau's identity.
+
+        Parameters
+        ----------
+        a, y, tasks : Tensor
+            Slopes, targets and tasks.
+        step : float or Tensor
+            Step, for all entries or of each.
+
+        Returns
+        -------
+        Tensor of the shape of a
+            Minimizers.
+        """
         return self.nearest_slope(a - step * self.prox(a / step, y, tasks, 1 / step), y, tasks)
 
     def lipschitz(self, tasks: Tensor) -> Tensor:
-        """Return the Lipschitz constant of the derivative for each task; ∞ for a loss with kinks."""
+        """Return the Lipschitz constant of the derivative for each task; ∞ for a loss with kinks.
+
+        Parameters
+        ----------
+        tasks : Tensor
+            Tasks.
+
+        Returns
+        -------
+        Tensor of the shape of tasks
+            Constants.
+        """
         return torch.full_like(tasks, math.inf)
 
     def check_tasks(self, tasks: Tensor) -> None:
-        """Raise InputError if a task is not valid for this loss; by default every finite θ is valid."""
+        """Raise InputError if a task is not valid for this loss; by default every finite θ is valid.
+
+        Parameters
+        ----------
+        tasks : Tensor
+            Tasks.
+        """
         if not bool(torch.isfinite(tasks).all()):
             raise InputError("tasks must be finite, got NaN or infinity.")
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise InputError if a target is not valid for this loss; none may be missing."""
+        """Raise InputError if a target is not valid for this loss; none may be missing.
+
+        Parameters
+        ----------
+        y : Tensor
+            Targets.
+        """
         _check_finite_targets(y)
 
 
@@ -140,38 +266,131 @@ class CurveLoss(ABC):
 
     @abstractmethod
     def value(self, u: Tensor, y: Tensor) -> Tensor:
-        """Return L(u_i, y_i), (n,)."""
+        """Return L(u_i, y_i), (n,).
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            Losses.
+        """
 
     @abstractmethod
     def derivative(self, u: Tensor, y: Tensor) -> Tensor:
-        """Return the gradient g in u, (n, m): dL = Σ_j η_j g_j du_j."""
+        """Return the gradient g in u, (n, m): dL = Σ_j η_j g_j du_j.
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Gradients.
+        """
 
     def value_and_derivative(self, u: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return value (n,) and gradient (n, m), which may be cheaper than two calls."""
+        """Return value (n,) and gradient (n, m), which may be cheaper than two calls.
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+
+        Returns
+        -------
+        value, derivative : Tensor of shape (n,) and (n, m)
+            Losses and gradients.
+        """
         return self.value(u, y), self.derivative(u, y)
 
     @abstractmethod
     def conjugate(self, a: Tensor, y: Tensor) -> Tensor:
-        """Return sup_u ⟨a, u⟩ − L(u, y), (n,); +∞ if a is not a slope of L, up to rounding."""
+        """Return sup_u ⟨a, u⟩ − L(u, y), (n,); +∞ if a is not a slope of L, up to rounding.
+
+        Parameters
+        ----------
+        a, y : Tensor of shape (n, m)
+            Slopes and targets.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            Conjugates.
+        """
 
     @abstractmethod
     def prox(self, u: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        """Return argmin_v step · L(v, y) + ½ ‖v − u‖², (n, m)."""
+        """Return argmin_v step · L(v, y) + ½ ‖v − u‖², (n, m).
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+        step : float or Tensor
+            Step, for all entries or of each.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Minimizers.
+        """
 
     def nearest_slope(self, a: Tensor, y: Tensor) -> Tensor:
-        """Return the slope of L nearest to a, (n, m), which removes rounding errors of a dual variable."""
+        """Return the slope of L nearest to a, (n, m), which removes rounding errors of a dual variable.
+
+        Parameters
+        ----------
+        a, y : Tensor of shape (n, m)
+            Slopes and targets.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Slopes.
+        """
         return a
 
     def conjugate_prox(self, a: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        """Return argmin_b step · L*(b) + ½ ‖b − a‖², a slope of L, by Moreau's identity."""
+        """Return argmin_b step · L*(b) + ½ ‖b − a‖², a slope of L, by Moreau's identity.
+
+        Parameters
+        ----------
+        a, y : Tensor of shape (n, m)
+            Slopes and targets.
+        step : float or Tensor
+            Step, for all entries or of each.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Minimizers.
+        """
         return self.nearest_slope(a - step * self.prox(a / step, y, 1 / step), y)
 
     def lipschitz(self) -> float:
-        """Return the Lipschitz constant of the gradient; ∞ for a loss with kinks."""
+        """Return the Lipschitz constant of the gradient; ∞ for a loss with kinks.
+
+        Returns
+        -------
+        float
+            Lipschitz constant.
+        """
         return math.inf
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise InputError if a target of positive weight is not valid for this loss; call it once before a fit."""
+        """Raise InputError if a target of positive weight is not valid for this loss; call it once before a fit.
+
+        Parameters
+        ----------
+        y : Tensor of shape (n, m)
+            Targets.
+        """
         _check_finite_targets(self._observed_targets(y))
 
     def _observed_targets(self, y: Tensor) -> Tensor:

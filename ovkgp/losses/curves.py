@@ -99,7 +99,20 @@ class CurveHuber(ConvolvedLoss):
         return self.mean(slope * (d - slope / 2)), slope
 
     def curvature_product(self, u: Tensor, y: Tensor, direction: Tensor) -> Tensor:
-        """Return the derivative (n, m) of the gradient along a direction (n, m), almost everywhere."""
+        """Return the derivative (n, m) of the gradient along a direction (n, m), almost everywhere.
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+        direction : Tensor of shape (n, m)
+            Change of u.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Change of the gradient.
+        """
         direction = self._without_missing(direction)
         return project_product(self._error(u, y), direction, self.kappa, self.q, self.weights)
 
@@ -165,7 +178,20 @@ class CurveInsensitive(ConvolvedLoss):
         return self.mean(slope.square() / 2), slope
 
     def curvature_product(self, u: Tensor, y: Tensor, direction: Tensor) -> Tensor:
-        """Return the derivative (n, m) of the gradient along a direction (n, m), almost everywhere."""
+        """Return the derivative (n, m) of the gradient along a direction (n, m), almost everywhere.
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+        direction : Tensor of shape (n, m)
+            Change of u.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Change of the gradient.
+        """
         direction = self._without_missing(direction)
         return direction - project_product(self._error(u, y), direction, self.epsilon, self.p, self.weights)
 

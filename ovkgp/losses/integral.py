@@ -33,7 +33,18 @@ class MeasuredLoss(CurveLoss):
         return self.measure.num_dims
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return Σ_j η_j values_j, (n,); entries of weight 0 are ignored even if they are infinite or NaN."""
+        """Return Σ_j η_j values_j, (n,); entries of weight 0 are ignored even if they are infinite or NaN.
+
+        Parameters
+        ----------
+        values : Tensor of shape (n, m)
+            Values at the nodes.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            Weighted sums.
+        """
         values = self._without_missing(values)
         return values @ self.weights if self.weights.dim() == 1 else (self.weights * values).sum(-1)
 
@@ -96,11 +107,35 @@ class IntegralLoss(MeasuredLoss):
         return self._without_missing(self.loss.derivative(u, y, self.nodes))
 
     def curvature(self, u: Tensor, y: Tensor) -> Tensor:
-        """Return ℓ'' at each node, (n, m)."""
+        """Return ℓ'' at each node, (n, m).
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Second derivatives.
+        """
         return self._without_missing(self.loss.curvature(u, y, self.nodes))
 
     def curvature_product(self, u: Tensor, y: Tensor, direction: Tensor) -> Tensor:
-        """Return the derivative (n, m) of the gradient along a direction (n, m)."""
+        """Return the derivative (n, m) of the gradient along a direction (n, m).
+
+        Parameters
+        ----------
+        u, y : Tensor of shape (n, m)
+            Predictions and targets.
+        direction : Tensor of shape (n, m)
+            Change of u.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            Change of the gradient.
+        """
         return self.curvature(u, y) * direction
 
     def conjugate(self, a: Tensor, y: Tensor) -> Tensor:

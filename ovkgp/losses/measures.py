@@ -92,7 +92,18 @@ class TaskMeasure:
         return self.nodes.unsqueeze(-1) if self.num_dims == 1 else self.nodes
 
     def integral(self, values: Tensor) -> Tensor:
-        """Return Σ_j η_j f_j over the last axis of values f (..., m)."""
+        """Return Σ_j η_j f_j over the last axis of values f (..., m).
+
+        Parameters
+        ----------
+        values : Tensor of shape (..., m)
+            Values at the nodes.
+
+        Returns
+        -------
+        Tensor of shape (...)
+            Integrals.
+        """
         return (self.weights * values).sum(-1)
 
 
@@ -166,15 +177,58 @@ class Truncated:
             raise OptionError(f"distribution must have positive mass on [low, high], got none on [{low}, {high}].")
 
     def pdf(self, x) -> np.ndarray:
+        """Compute the density.
+
+        Parameters
+        ----------
+        x : array-like
+            Points.
+
+        Returns
+        -------
+        ndarray of the same shape
+            Densities, 0 outside of the interval.
+        """
         return np.where((x >= self.low) & (x <= self.high), self.distribution.pdf(x) / self._mass, 0.0)
 
     def cdf(self, x) -> np.ndarray:
+        """Compute the distribution function.
+
+        Parameters
+        ----------
+        x : array-like
+            Points.
+
+        Returns
+        -------
+        ndarray of the same shape
+            Probabilities.
+        """
         return np.clip((self.distribution.cdf(x) - self._below) / self._mass, 0.0, 1.0)
 
     def ppf(self, u) -> np.ndarray:
+        """Compute quantiles.
+
+        Parameters
+        ----------
+        u : array-like
+            Probabilities.
+
+        Returns
+        -------
+        ndarray of the same shape
+            Points of the interval.
+        """
         return np.clip(self.distribution.ppf(self._below + self._mass * np.asarray(u)), self.low, self.high)
 
     def support(self) -> tuple[float, float]:
+        """Return the ends of the interval.
+
+        Returns
+        -------
+        low, high : float
+            Ends.
+        """
         return self.low, self.high
 
 

@@ -26,7 +26,18 @@ class TwoSided(Loss):
 
     @abstractmethod
     def side_weights(self, y: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights c₊ and c₋, which broadcast against u."""
+        """Return the weights c₊ and c₋, which broadcast against u.
+
+        Parameters
+        ----------
+        y, tasks : Tensor
+            Targets and tasks.
+
+        Returns
+        -------
+        positive, negative : Tensor
+            Weights.
+        """
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         d, (below, above) = u - y, self.side_weights(y, tasks)
@@ -236,7 +247,18 @@ class CostSensitiveHinge(TwoSided):
         self.costs = check_one_of("costs", costs, COSTS)
 
     def positive_weight(self, tasks: Tensor) -> Tensor:
-        """Return the weight c(θ) of the label +1, with the shape of tasks."""
+        """Return the weight c(θ) of the label +1, with the shape of tasks.
+
+        Parameters
+        ----------
+        tasks : Tensor of shape (m,) or (n, m)
+            Costs θ.
+
+        Returns
+        -------
+        Tensor of the same shape
+            Weights.
+        """
         return tasks if self.costs == "unit" else (tasks + 1) / 2
 
     def side_weights(self, y: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:

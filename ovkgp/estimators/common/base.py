@@ -279,7 +279,13 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         return None if data is None else self.scaling_.original(data.X.numpy(), data.Y.numpy())
 
     def training_observations(self) -> Observations | None:
-        """Return the stored training rows in standardized units, with known noise; None if the model stores none."""
+        """Return the stored training rows in standardized units, with known noise; None if the model stores none.
+
+        Returns
+        -------
+        Observations or None
+            Inputs, outputs and noise.
+        """
         check_is_fitted(self, "posterior_")
         return stored_observations(self.posterior_)
 

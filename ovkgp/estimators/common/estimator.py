@@ -122,17 +122,46 @@ class Estimator(SavableMixin, BaseEstimator):
         """Return the stored training rows X (n, d) and Y in original units; None if the model stores none.
 
         Y is (n, p) with NaN where missing, labels (n,), or None for models without outputs.
+
+        Returns
+        -------
+        X, Y : ndarray, or None
+            Rows, or None instead of both.
         """
         return None
 
     def predictive(self, X) -> PredictiveDistribution:
-        """Return the distributions of new observations at X (m, d); raise OptionError if there are none."""
+        """Return the distributions of new observations at X (m, d); raise OptionError if there are none.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        PredictiveDistribution
+            Distributions of the entries (m, p).
+        """
         raise OptionError(
             f"{self.class_name} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
         )
 
     def leave_one_out_entries(self, X=None, Y=None, groups="rows") -> EntryPredictions:
-        """Predict each training entry without its row or group; raise OptionError if there is no closed form."""
+        """Predict each training entry without its row or group; raise OptionError if there is no closed form.
+
+        Parameters
+        ----------
+        X, Y : array-like of shape (n, d) and (n, p), or None, default=None
+            Rows of the fit, for models that do not store them.
+        groups : {"rows"} or array-like of shape (n,), default="rows"
+            Rows with the same label are held out together.
+
+        Returns
+        -------
+        EntryPredictions
+            Predictions of each observed entry from the others.
+        """
         if not self.has_predictive:
             return self.predictive(X)  # raises
         raise OptionError(
@@ -140,7 +169,20 @@ class Estimator(SavableMixin, BaseEstimator):
         )
 
     def check_rows(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
-        """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit."""
+        """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        Y : array-like of shape (m, p) or (m,)
+            Outputs, NaN where missing.
+
+        Returns
+        -------
+        X, Y : ndarray of shape (m, d) and (m, p)
+            Arrays in the column order of the fit.
+        """
         check_is_fitted(self)
         if X is None or Y is None:
             raise InputError("X and Y must be passed together. Omit both to use the training rows.")
@@ -155,13 +197,32 @@ class Estimator(SavableMixin, BaseEstimator):
         return table
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
-        """Predict at X (m, d), a data frame or an array; return the columns by name, in their order."""
+        """Predict at X (m, d), a data frame or an array; return the columns by name, in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        request : PredictionRequest
+            Levels, quantiles, costs and grid of the prediction.
+
+        Returns
+        -------
+        PredictionColumns
+            Columns (m,) by name.
+        """
         request.reject_options("this regressor", "quantiles", "level", "latent", "costs")
         mean = np.reshape(self.predict(X), (len(X), -1))
         return {f"{name}_mean": mean[:, j] for j, name in enumerate(self.output_names_)}
 
     def describe(self) -> ModelDescription:
-        """Describe the fitted model in sentences, formulas and facts."""
+        """Describe the fitted model in sentences, formulas and facts.
+
+        Returns
+        -------
+        ModelDescription
+            Title, sentences, formulas, facts and warnings.
+        """
         check_is_fitted(self)
         base = describe_base_kernel(self.get_params(deep=False))
         return compose_description(self.description, base, self._facts(), **self._about())
@@ -182,31 +243,67 @@ class Estimator(SavableMixin, BaseEstimator):
         return None
 
     def list_parameters(self) -> list[Hyperparameter]:
-        """List the parameters of the fitted model in original units; a point estimate is one draw."""
+        """List the parameters of the fitted model in original units; a point estimate is one draw.
+
+        Returns
+        -------
+        list of Hyperparameter
+            Names, values and, if they were sampled, draws.
+        """
         known = ((name, getattr(self, attribute, None)) for attribute, name in self.reported)
         return [Hyperparameter.of(name, value) for name, value in known if isinstance(value, float | int)]
 
     def lengthscales(self) -> dict[str, np.ndarray]:
-        """Return lengthscales (S, k) of the inputs in standardized units, by the name of the hyperparameter."""
+        """Return lengthscales (S, k) of the inputs in standardized units, by the name of the hyperparameter.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Lengthscales, empty if the kernel has none.
+        """
         return {}
 
     def largest_lengthscale(self) -> float:
-        """Return the largest lengthscale in original units; the largest scale of an input if the kernel has none."""
+        """Return the largest lengthscale in original units; the largest scale of an input if the kernel has none.
+
+        Returns
+        -------
+        float
+            Distance over which the model varies.
+        """
         scaling = getattr(self, "scaling_", None)
         found = [row.draws.max() for row in self.list_parameters() if row.parameter.endswith("lengthscale")]
         return float(max(found, default=1.0 if scaling is None else scaling.input_scale.max()))
 
     def output_kernels(self) -> Iterator[Kernel]:
-        """Yield the kernel between outputs, of each draw if there are any; the next one may replace its values."""
+        """Yield the kernel between outputs, of each draw if there are any; the next one may replace its values.
+
+        Returns
+        -------
+        iterator of Kernel
+            Kernels whose output matrix can be read.
+        """
         yield from ()
 
     def summary(self) -> Summary:
-        """Return a text with the columns, the size and the training of the model."""
+        """Return a text with the columns, the size and the training of the model.
+
+        Returns
+        -------
+        Summary
+            Text, also as rows of a table.
+        """
         check_is_fitted(self)
         return summarize_facts(self, self.list_problems())
 
     def list_problems(self) -> list[str]:
-        """List problems of the fit that a user should know of."""
+        """List problems of the fit that a user should know of.
+
+        Returns
+        -------
+        list of str
+            Sentences, empty if nothing was found.
+        """
         return [*list_training_problems(self), *list_fit_notes(self)]
 
     @property
@@ -226,11 +323,30 @@ class Estimator(SavableMixin, BaseEstimator):
         return None if names is None else [str(name) for name in names]
 
     def input_labels(self) -> list[str]:
-        """Return the input columns; "input 0", … if the estimator was fitted to an array."""
+        """Return the input columns; "input 0", … if the estimator was fitted to an array.
+
+        Returns
+        -------
+        list of str
+            Labels of d columns.
+        """
         return self.input_names or [f"input {i}" for i in range(self.n_features_in_)]
 
     def label_units(self, role: str, names: Iterable) -> list[str]:
-        """Add "(days since …)" to the names of the columns, of `role` "input" or "output", that held dates."""
+        """Add "(days since …)" to the names of the columns, of `role` "input" or "output", that held dates.
+
+        Parameters
+        ----------
+        role : {"input", "output"}
+            Side of the columns.
+        names : iterable of str
+            Labels.
+
+        Returns
+        -------
+        list of str
+            Labels with their units.
+        """
         names = [str(name) for name in names]
         times = getattr(self, f"{role}_times_", None) or [None] * len(names)
         return [n if time is None else f"{n} ({describe_origin(time)})" for n, time in zip(names, times, strict=True)]
@@ -241,11 +357,23 @@ class Estimator(SavableMixin, BaseEstimator):
         return self.output_names_ != ["y"]
 
     def output_labels(self) -> list[str]:
-        """Return the output columns; "output 0", … if the estimator was fitted to an array."""
+        """Return the output columns; "output 0", … if the estimator was fitted to an array.
+
+        Returns
+        -------
+        list of str
+            Labels of p columns.
+        """
         return [] if self.kind == "none" else list(self.output_names_)
 
     def input_range(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return low, center and high (d,) of the training inputs, derived from the scaling; None if it is unknown."""
+        """Return low, center and high (d,) of the training inputs, derived from the scaling; None if it is unknown.
+
+        Returns
+        -------
+        low, center, high : ndarray of shape (d,), or None
+            Range of each input.
+        """
         scaling = getattr(self, "scaling_", None)
         if scaling is None or not (scaling.input_offset.any() or (scaling.input_scale != 1).any()):
             return None
@@ -254,12 +382,34 @@ class Estimator(SavableMixin, BaseEstimator):
 
     @classmethod
     def has_checkpoints(cls, options: Mapping[str, Any]) -> bool:
-        """Whether a fit with these options stores its progress in a file."""
+        """Whether a fit with these options stores its progress in a file.
+
+        Parameters
+        ----------
+        options : mapping
+            Options of the constructor.
+
+        Returns
+        -------
+        bool
+            True if it does.
+        """
         return False
 
     @classmethod
     def reason_not_streamable(cls, options: Mapping[str, Any]) -> str | None:
-        """Return why a fit with these options needs all rows in memory; None if it supports `fit_stream`."""
+        """Return why a fit with these options needs all rows in memory; None if it supports `fit_stream`.
+
+        Parameters
+        ----------
+        options : mapping
+            Options of the constructor.
+
+        Returns
+        -------
+        str or None
+            Reason as a clause.
+        """
         return "only GPRegressor and ORFFRidge can be fitted in chunks"
 
 

@@ -102,7 +102,13 @@ class CurveEstimator:
         return table.swapaxes(1, 2).reshape(len(values), -1)
 
     def training_curves(self) -> tuple[np.ndarray | FunctionalData, FunctionalData] | None:
-        """Return the inputs of the fit, as `predict` takes them, and its curves; None if they are not stored."""
+        """Return the inputs of the fit, as `predict` takes them, and its curves; None if they are not stored.
+
+        Returns
+        -------
+        X, curves : ndarray or FunctionalData, and FunctionalData
+            Training data, or None instead of both.
+        """
         return None
 
     def check_loaded(self) -> None:
@@ -127,7 +133,13 @@ class CurveEstimator:
             raise ModelFileError("The file does not describe a fitted model: its attributes have other types or sizes.")
 
     def basis_functions(self) -> BasisFunctions | None:
-        """Return the functions in which predictions are expanded; None if there is no finite basis."""
+        """Return the functions in which predictions are expanded; None if there is no finite basis.
+
+        Returns
+        -------
+        BasisFunctions or None
+            Name, points and values of the functions.
+        """
         dictionary = getattr(self, "dictionary_", None)
         if dictionary is None:
             dictionary = getattr(getattr(getattr(self, "coordinates_", None), "factor", None), "dictionary", None)
@@ -142,9 +154,21 @@ class CurveEstimator:
         return BasisFunctions(name, points, dictionary(points))
 
     def outlier_scores(self) -> np.ndarray | None:
-        """Return scores (n,) in [0, 1] of the training curves, large for outliers; None if there are none."""
+        """Return scores (n,) in [0, 1] of the training curves, large for outliers; None if there are none.
+
+        Returns
+        -------
+        ndarray of shape (n,) or None
+            Scores.
+        """
         return getattr(self, "outlier_scores_", None)
 
     def model_weights(self) -> dict[str, float]:
-        """Return the weights of the models of a mixture by name, empty if there is one model."""
+        """Return the weights of the models of a mixture by name, empty if there is one model.
+
+        Returns
+        -------
+        dict of str to float
+            Weights, which sum to one.
+        """
         return {}

@@ -522,7 +522,20 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         return d2_pinball(self._target(y, predicted), predicted, levels, sample_weight)
 
     def pinball_loss(self, X, y, quantiles=None, sample_weight=None) -> np.ndarray:
-        """Return the mean pinball loss (q,) at each level, those of `score` if None, in the units of y (LT-51)."""
+        """Return the mean pinball loss (q,) at each level, those of `score` if None, in the units of y (LT-51).
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `score`.
+        quantiles : array-like of shape (q,) or None, default=None
+            Levels in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (q,)
+            Losses.
+        """
         levels = self._levels(DEFAULT_LEVELS, quantiles)
         predicted = self.predict(X, levels)
         return pinball_losses(self._target(y, predicted), predicted, levels, sample_weight)
@@ -531,6 +544,18 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         """Measure how far the predicted curves decrease between neighboring levels (LT-63).
 
         If `quantiles` is None, the levels are the 99 percentiles, or those of a finite coupling.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        quantiles : array-like of shape (q,) or None, default=None
+            Levels in (0, 1).
+
+        Returns
+        -------
+        Crossing
+            Sizes and frequencies of the decreases.
         """
         check_is_fitted(self, "function_")
         return measure_crossing(self.predict(X, np.sort(self._levels(PERCENTILES, quantiles))))

@@ -85,7 +85,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What a `GPRegressor` (`options`) trains on: a table or a sample of it, the moments of all rows, and a seed.
+    """Training data of a `GPRegressor` (`options`): a table or a sample of it, the moments of all rows, and a seed.
 
     `is_real` (p,) are the outputs that may be scaled; None is all.
     """

@@ -143,7 +143,20 @@ class ConstrainedORFF(TableRegressor):
 
     @torch.no_grad()
     def fit(self, X, y) -> ConstrainedORFF:
-        """Fit the model to X (n, d) and y (n, p) or (n,), NaN where an output is missing."""
+        """Fit the model to X (n, d) and y (n, p) or (n,), NaN where an output is missing.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n, p) or (n,)
+            Outputs, NaN where missing.
+
+        Returns
+        -------
+        self : ConstrainedORFF
+            Fitted estimator.
+        """
         with restore_on_error(self):
             self.check_options()
             X, Y = (table.astype(np.float64) for table in self._enter(X, y))
@@ -191,7 +204,18 @@ class ConstrainedORFF(TableRegressor):
 
     @torch.no_grad()
     def predict(self, X) -> np.ndarray:
-        """Return Φ(X)θ, (m, p), or (m,) if Y was one-dimensional."""
+        """Return Φ(X)θ, (m, p), or (m,) if Y was one-dimensional.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m, p) or (m,)
+            Predictions.
+        """
         check_is_fitted(self, "coef_")
         X = torch.from_numpy(input_table(self, X, reset=False).astype(np.float64))
         weights, size = torch.from_numpy(self.coef_), max(FEATURE_CHUNK_ENTRIES // len(self.coef_), 1)

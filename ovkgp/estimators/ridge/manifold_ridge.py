@@ -190,7 +190,20 @@ class ManifoldRidge(RidgeEstimator):
         self.verbose = verbose
 
     def fit(self, X, y) -> ManifoldRidge:
-        """Fit the model to X (n, d) and y (n, p) or (n,), NaN in unlabeled rows and where an output is missing."""
+        """Fit the model to X (n, d) and y (n, p) or (n,), NaN in unlabeled rows and where an output is missing.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n, p) or (n,)
+            Outputs, NaN where missing; rows without any define the manifold only.
+
+        Returns
+        -------
+        self : ManifoldRidge
+            Fitted estimator.
+        """
         with restore_on_error(self):
             self.check_options()
             data = self._check_first_rows(X, y, None)

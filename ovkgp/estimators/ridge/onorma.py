@@ -155,6 +155,18 @@ class ONORMA(PosteriorRegressor):
         """Fit the model to X (n, d) and y (n, p) or (n,), NaN where missing, in `n_epochs` passes from f = 0.
 
         Ctrl-C keeps the steps so far, warns and returns.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n, p) or (n,)
+            Outputs, NaN where missing.
+
+        Returns
+        -------
+        self : ONORMA
+            Fitted estimator.
         """
         with restore_on_error(self):
             X, Y, expansion = self._begin(X, y)
@@ -163,7 +175,18 @@ class ONORMA(PosteriorRegressor):
         return self
 
     def partial_fit(self, X, y) -> ONORMA:
-        """Learn from further rows, in their order; the first call determines columns, kernel and lengthscale."""
+        """Learn from further rows, in their order; the first call determines columns, kernel and lengthscale.
+
+        Parameters
+        ----------
+        X, y
+            As for `fit`.
+
+        Returns
+        -------
+        self : ONORMA
+            Fitted estimator.
+        """
         with restore_on_error(self):
             if not hasattr(self, "posterior_"):
                 X, Y, expansion = self._begin(X, y)

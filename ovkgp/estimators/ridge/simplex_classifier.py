@@ -289,7 +289,18 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         return self._code if self.coding == "codes" else np.eye(K) - 1 / K
 
     def predict(self, X) -> np.ndarray:
-        """Return the most probable class (m,)."""
+        """Return the most probable class (m,).
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            Labels.
+        """
         logits = self._logits(X)
         return self.classes_[logits.argmax(1)]
 
@@ -322,16 +333,48 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         """Return the calibrated logits (m, K), centered in each row; for two classes log p₁ − log p₀, (m,).
 
         They rank like the probabilities. Scores do not, since their reliability varies with x.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m, K) or (m,)
+            Logits.
         """
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits - logits.mean(1, keepdims=True)
 
     def predict_proba(self, X) -> np.ndarray:
-        """Return the calibrated probability of each class, (m, K)."""
+        """Return the calibrated probability of each class, (m, K).
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m, K)
+            Probabilities in the order of `classes_`.
+        """
         return softmax(self._logits(X), axis=1)
 
     def predict_log_proba(self, X) -> np.ndarray:
-        """Return the logarithm of `predict_proba`, (m, K)."""
+        """Return the logarithm of `predict_proba`, (m, K).
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m, K)
+            Log probabilities in the order of `classes_`.
+        """
         return log_softmax(self._logits(X), axis=1)
 
     def largest_lengthscale(self) -> float:

@@ -353,7 +353,20 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
         return decision, draws.std(0, ddof=1)
 
     def score_samples(self, X, nu=None) -> np.ndarray:
-        """Return d(x)(ν) + t(ν) (m,), which is h(x)(ν) without rearrangement; larger for more typical points."""
+        """Return d(x)(ν) + t(ν) (m,), which is h(x)(ν) without rearrangement; larger for more typical points.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        nu : float or None, default=None
+            Level ν. If None, the option `nu`.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            Scores.
+        """
         level = self._level(nu)
         return self.decision_function(X, level) + evaluate_thresholds(self.function_, level)[0]
 
@@ -362,6 +375,16 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
 
         It is 0 outside all sets and 1 inside all. Calibrated, it is a p-value: a fraction ν of new points of the same
         distribution has s(x) < ν, for ν ≥ min_nu.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            Scores in [0, 1].
         """
         levels = self._grid()
         curves = self._curves(self._inputs(X))
@@ -370,7 +393,18 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
         )
 
     def nesting_rate(self, X) -> float:
-        """Return the fraction of rows whose curve d(x)(·), before rearrangement, changes sign only from plus to minus."""
+        """Return the fraction of rows whose curve d(x)(·), before rearrangement, changes sign only from plus to minus.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        float
+            Fraction in [0, 1]; 1 if all level sets are nested.
+        """
         return float(self._are_nested(self._inputs(X)).mean())
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:

@@ -73,13 +73,35 @@ class SpectralConstants:
         return float(torch.linalg.matrix_norm(self.at_zero, ord=2))
 
     def scaled(self, scale: float) -> SpectralConstants:
-        """Return the constants of s · K."""
+        """Return the constants of s · K.
+
+        Parameters
+        ----------
+        scale : float
+            s > 0.
+
+        Returns
+        -------
+        SpectralConstants
+            Constants of the scaled kernel.
+        """
         linear = {name: scale * getattr(self, name) if scale else 0.0 for name in _LINEAR}  # infinity · 0 would be NaN
         variance = scale**2 * self.variance if scale else 0.0
         return replace(self, at_zero=scale * self.at_zero, variance=variance, **linear)
 
     def times(self, matrix: Tensor) -> SpectralConstants:
-        """Return the constants of k · Γ from those of the scalar kernel k."""
+        """Return the constants of k · Γ from those of the scalar kernel k.
+
+        Parameters
+        ----------
+        matrix : Tensor of shape (p, p)
+            Γ.
+
+        Returns
+        -------
+        SpectralConstants
+            Constants of the decomposable kernel.
+        """
         matrix = matrix.detach().to("cpu", torch.float64)
         return replace(
             self.scaled(float(torch.linalg.matrix_norm(matrix, ord=2))),

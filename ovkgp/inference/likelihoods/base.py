@@ -120,6 +120,16 @@ class Likelihood(Module, ABC):
 
         By Bonnet's and Price's theorems the derivatives are E ∂ log p / ∂f and −E ∂² log p / ∂f²; natural gradients
         need them.
+
+        Parameters
+        ----------
+        Y, mean, variance, noise
+            As for `expected`.
+
+        Returns
+        -------
+        value, first, second : tuple of Tensor
+            Expectations and their derivatives.
         """
         latent = mean.double(), variance.double()
         value, first, second = differentiate(lambda m, v: self.expected(Y, m, v, noise), *latent)
@@ -127,37 +137,129 @@ class Likelihood(Module, ABC):
 
     @abstractmethod
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute E[y] and Var[y], each (m, p), of a new observation with latent marginals N(mean, variance)."""
+        """Compute E[y] and Var[y], each (m, p), of a new observation with latent marginals N(mean, variance).
+
+        Parameters
+        ----------
+        mean, variance : Tensor of shape (m, p), or variance (m, p, p) if outputs are coupled
+            Latent moments, as `predicts_from` says.
+
+        Returns
+        -------
+        mean, variance : Tensor of shape (m, p)
+            Moments of y.
+        """
 
     @abstractmethod
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute P(Y ≤ y) of the predictive distribution at y (…, m, p); returns (…, m, p)."""
+        """Compute P(Y ≤ y) of the predictive distribution at y (…, m, p); returns (…, m, p).
+
+        Parameters
+        ----------
+        y : Tensor of shape (..., m, p)
+            Values.
+        mean, variance : Tensor of shape (m, p), or variance (m, p, p) if outputs are coupled
+            Latent moments, as `predicts_from` says.
+
+        Returns
+        -------
+        Tensor of shape (..., m, p)
+            Probabilities.
+        """
 
     @abstractmethod
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute log ∫ p(y | f) N(f; mean, variance) df of each entry of y (…, m, p); NaN where y is NaN."""
+        """Compute log ∫ p(y | f) N(f; mean, variance) df of each entry of y (…, m, p); NaN where y is NaN.
+
+        Parameters
+        ----------
+        y : Tensor of shape (..., m, p)
+            Values, NaN where missing.
+        mean, variance : Tensor of shape (m, p), or variance (m, p, p) if outputs are coupled
+            Latent moments, as `predicts_from` says.
+
+        Returns
+        -------
+        Tensor of shape (..., m, p)
+            Log densities.
+        """
 
     @abstractmethod
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute the q-quantile (m, p) of the predictive distribution."""
+        """Compute the q-quantile (m, p) of the predictive distribution.
+
+        Parameters
+        ----------
+        q : float
+            Level in (0, 1).
+        mean, variance : Tensor of shape (m, p), or variance (m, p, p) if outputs are coupled
+            Latent moments, as `predicts_from` says.
+
+        Returns
+        -------
+        Tensor of shape (m, p)
+            Quantiles.
+        """
 
     def noise_covariance(self) -> Tensor | None:
-        """Return Cov[y | f] (p, p) if y = f + noise; None if it depends on f."""
+        """Return Cov[y | f] (p, p) if y = f + noise; None if it depends on f.
+
+        Returns
+        -------
+        Tensor of shape (p, p) or None
+            Covariance.
+        """
         return None
 
     @abstractmethod
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw one observation per latent value of F (…, p)."""
+        """Draw one observation per latent value of F (…, p).
+
+        Parameters
+        ----------
+        F : Tensor of shape (..., p)
+            Latent values.
+        generator : torch.Generator
+            Source of random numbers.
+
+        Returns
+        -------
+        Tensor of shape (..., p)
+            Observations.
+        """
 
     def start(self, Y: Tensor) -> None:
-        """Initialize the trained parameters from data (n, p), NaN where missing."""
+        """Initialize the trained parameters from data (n, p), NaN where missing.
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, p)
+            Outputs.
+        """
 
     @abstractmethod
     def initial_latent(self, Y: Tensor) -> Tensor:
-        """Compute an initial value (p,) of the latent mean from data (n, p)."""
+        """Compute an initial value (p,) of the latent mean from data (n, p).
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, p)
+            Outputs, NaN where missing.
+
+        Returns
+        -------
+        Tensor of shape (p,)
+            Initial values.
+        """
 
     def variables(self) -> dict[str, Tensor]:
-        """Return the values of the trained parameters by name: `scale`, `df`, `dispersion`, `noise`, …"""
+        """Return the values of the trained parameters by name: `scale`, `df`, `dispersion`, `noise`, …
+
+        Returns
+        -------
+        dict of str to Tensor
+            Values.
+        """
         names = [name.removeprefix("raw_") for name, _ in self.named_parameters(recurse=False)]
         return {name: self._get_value(name).detach().clone() for name in names}
 
@@ -246,11 +348,35 @@ class EntrywiseLikelihood(Likelihood):
 
     @abstractmethod
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
-        """Compute log p(y | f), elementwise over (…, n, p)."""
+        """Compute log p(y | f), elementwise over (…, n, p).
+
+        Parameters
+        ----------
+        y, f : Tensor of shape (..., n, p)
+            Observed and latent values.
+
+        Returns
+        -------
+        Tensor of the same shape
+            Log densities.
+        """
 
     @abstractmethod
     def entry_expected(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute E log p(y | f), elementwise over (n, p)."""
+        """Compute E log p(y | f), elementwise over (n, p).
+
+        Parameters
+        ----------
+        y : Tensor of shape (n, p)
+            Observed values.
+        mean, variance : Tensor of shape (n, p)
+            Latent moments.
+
+        Returns
+        -------
+        Tensor of shape (n, p)
+            Expectations.
+        """
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
         reject_noise(noise, self.name)
@@ -270,7 +396,20 @@ class EntrywiseLikelihood(Likelihood):
             return tuple(term.where(observed, 0.0) for term in self.entry_terms(*entries))
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the value, ∂/∂mean and −2 ∂/∂variance, elementwise, by automatic differentiation."""
+        """Compute the value, ∂/∂mean and −2 ∂/∂variance, elementwise, by automatic differentiation.
+
+        Parameters
+        ----------
+        y : Tensor of shape (n, p)
+            Observed values.
+        mean, variance : Tensor of shape (n, p)
+            Latent moments.
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (n, p)
+            Expectation and its derivatives.
+        """
         value, first, second = differentiate(lambda m, v: self.entry_expected(y, m, v), mean, variance)
         return value, first, -2 * second
 

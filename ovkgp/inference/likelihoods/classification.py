@@ -89,7 +89,18 @@ class Bernoulli(EntrywiseLikelihood):
         return y * mean - expected_softplus(mean, variance)
 
     def probability(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute P(y = 1) (m, p) under the latent marginals."""
+        """Compute P(y = 1) (m, p) under the latent marginals.
+
+        Parameters
+        ----------
+        mean, variance : Tensor of shape (m, p)
+            Latent moments.
+
+        Returns
+        -------
+        Tensor of shape (m, p)
+            Probabilities.
+        """
         mean, variance = mean.double(), marginal_variance(mean, variance)
         if self.link == "probit":
             return normal_cdf(mean / (1 + variance).sqrt())

@@ -61,7 +61,13 @@ class LocationLikelihood(EntrywiseLikelihood):
 
     @abstractmethod
     def unit_moments(self) -> tuple[Tensor, Tensor]:
-        """Compute E[e] and Var[e] at scale one, (p,)."""
+        """Compute E[e] and Var[e] at scale one, (p,).
+
+        Returns
+        -------
+        mean, variance : Tensor of shape (p,)
+            Moments.
+        """
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         (shift, noise), mean = self.unit_moments(), mean.double()

@@ -158,15 +158,48 @@ class PiecewiseLikelihood(LocationLikelihood):
 
     @abstractmethod
     def loss(self, residual: Tensor) -> Tensor:
-        """Compute −log p(e) − log Z."""
+        """Compute −log p(e) − log Z.
+
+        Parameters
+        ----------
+        residual : Tensor of shape (..., n, p)
+            e = y − f, in units of the scale.
+
+        Returns
+        -------
+        Tensor of the same shape
+            Losses.
+        """
 
     @abstractmethod
     def expected_loss(self, gap: Tensor, std: Tensor) -> Tensor:
-        """Compute E loss(e) for e ~ N(gap, std²)."""
+        """Compute E loss(e) for e ~ N(gap, std²).
+
+        Parameters
+        ----------
+        gap, std : Tensor of shape (n, p)
+            Moments of e.
+
+        Returns
+        -------
+        Tensor of shape (n, p)
+            Expectations.
+        """
 
     @abstractmethod
     def expected_slopes(self, gap: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the expectations of the first and second derivative of the loss."""
+        """Compute the expectations of the first and second derivative of the loss.
+
+        Parameters
+        ----------
+        gap, std : Tensor of shape (n, p)
+            Moments of e.
+
+        Returns
+        -------
+        first, second : Tensor of shape (n, p)
+            Expectations.
+        """
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         return self._constant() - self.loss((y - f) / self.scale)

@@ -23,12 +23,34 @@ from ovkgp.inference.model.observations import Observations
 
 
 def _stack(cls, parts: list):
-    """Concatenate consecutive rows."""
+    """Concatenate consecutive rows.
+
+    Parameters
+    ----------
+    parts : list
+        Predictions of consecutive rows.
+
+    Returns
+    -------
+    LeaveOneOut or LeaveGroupOut
+        Predictions of all rows.
+    """
     return cls(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
 
 
 def _expand_rows(self, rows: Tensor | None):
-    """Insert rows of NaN where the mask `rows` is False; None is True everywhere."""
+    """Insert rows of NaN where the mask `rows` is False; None is True everywhere.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n,) or None
+        Mask of the present rows.
+
+    Returns
+    -------
+    LeaveOneOut or LeaveGroupOut
+        Predictions of n rows.
+    """
     return type(self)(*(expand_rows(field, rows) for field in self))
 
 
@@ -47,7 +69,20 @@ class LeaveOneOut(NamedTuple):
 
     @classmethod
     def from_inverse(cls, data: Observations, alpha: Tensor, diagonal: Tensor) -> LeaveOneOut:
-        """Compute from α and diag C⁻¹, both (n, p)."""
+        """Compute from α and diag C⁻¹, both (n, p).
+
+        Parameters
+        ----------
+        data : Observations
+            Rows (n, d) and outputs (n, p).
+        alpha, diagonal : Tensor of shape (n, p)
+            α = C⁻¹(y − m) and the diagonal of C⁻¹.
+
+        Returns
+        -------
+        LeaveOneOut
+            Predictions of all entries.
+        """
         observed = data.observed
         if not bool((diagonal[observed] > 0).all()):
             raise FactorizationError("The diagonal of the inverse covariance is not positive. Increase the noise.")
@@ -122,6 +157,22 @@ class LeaveGroupOut(NamedTuple):
         """Compute from α (n, p), the index (n,) of the groups, and B (k, m·p, m·p) of k groups by their rows (k, m).
 
         Groups of equal size are computed together. O(Σ (m p)³) beyond the blocks.
+
+        Parameters
+        ----------
+        data : Observations
+            Rows (n, d) and outputs (n, p).
+        alpha : Tensor of shape (n, p)
+            α = C⁻¹(y − m), 0 where missing.
+        groups : Tensor of shape (n,)
+            Index of the group of each row.
+        inverse_blocks : callable
+            Map of rows (k, m) to the blocks of C⁻¹, (k, m·p, m·p).
+
+        Returns
+        -------
+        LeaveGroupOut
+            Predictions of all rows.
         """
         count, p = int(groups.max()) + 1, data.num_outputs
         mean, std = (torch.full_like(data.Y, torch.nan) for _ in range(2))
@@ -135,7 +186,20 @@ class LeaveGroupOut(NamedTuple):
 
     @classmethod
     def from_blocks(cls, Y: Tensor, alpha: Tensor, blocks: Tensor) -> LeaveGroupOut:
-        """Compute from Y (k, q), NaN if missing, α (k, q) and the blocks B (k, q, q), both zero if missing. O(k q³)."""
+        """Compute from Y (k, q), NaN if missing, α (k, q) and the blocks B (k, q, q), both zero if missing. O(k q³).
+
+        Parameters
+        ----------
+        Y, alpha : Tensor of shape (k, q)
+            Outputs and α of each group.
+        blocks : Tensor of shape (k, q, q)
+            Blocks of C⁻¹.
+
+        Returns
+        -------
+        LeaveGroupOut
+            Predictions of k groups.
+        """
         filled = blocks + torch.diag_embed(torch.isnan(Y).to(blocks))
         chol, info = torch.linalg.cholesky_ex(filled)
         if bool(info.any()):
@@ -149,7 +213,20 @@ class LeaveGroupOut(NamedTuple):
     def from_deviations(
         cls, Y: Tensor, alpha: Tensor, deviation: Tensor, variance: Tensor, logdet: Tensor
     ) -> LeaveGroupOut:
-        """Compute from B⁻¹ α (k, q), the diagonals of B⁻¹ (k, q) and their log determinants (k,)."""
+        """Compute from B⁻¹ α (k, q), the diagonals of B⁻¹ (k, q) and their log determinants (k,).
+
+        Parameters
+        ----------
+        Y, alpha, deviation, variance : Tensor of shape (k, q)
+            Outputs, α, B⁻¹α and the diagonals of B⁻¹.
+        logdet : Tensor of shape (k,)
+            Log determinants of B⁻¹.
+
+        Returns
+        -------
+        LeaveGroupOut
+            Predictions of k groups.
+        """
         observed = ~torch.isnan(Y)
         quadratic = torch.where(observed, alpha * deviation, 0.0).sum(-1)
         log_density = gaussian_log_density(quadratic, logdet, observed.sum(-1).to(logdet))

@@ -181,11 +181,35 @@ class Posterior(ABC):
 
     @abstractmethod
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        """Compute mean (m, p) and covariance of the latent function in the given form, for one chunk of points."""
+        """Compute mean (m, p) and covariance of the latent function in the given form, for one chunk of points.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d)
+            Inputs.
+        form : {"none", "diag", "output", "full"}
+            No covariance, variances (m, p), covariances (m, p, p) of the outputs at a point, or (m·p, m·p).
+
+        Returns
+        -------
+        mean, covariance : Tensor of shape (m, p), and Tensor or None
+            Moments of the latent function.
+        """
 
     @abstractmethod
     def max_chunk_rows(self, form: str) -> int:
-        """Return the number of test points per chunk."""
+        """Return the number of test points per chunk.
+
+        Parameters
+        ----------
+        form : {"none", "diag", "output", "full"}
+            Form of the covariance.
+
+        Returns
+        -------
+        int
+            Number of rows that fit in memory.
+        """
 
     @abstractmethod
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:

@@ -85,7 +85,13 @@ class Statistics:
 
     @classmethod
     def empty(cls) -> Statistics:
-        """Return the statistics of no data, the neutral element of addition."""
+        """Return the statistics of no data, the neutral element of addition.
+
+        Returns
+        -------
+        Statistics
+            Zero statistics.
+        """
         zero = torch.zeros((), dtype=torch.float64)
         none = zero.new_zeros(0)
         return cls("empty", zero.new_zeros(0, 0), none.long(), 0, 0, 0, zero, none)
@@ -111,7 +117,18 @@ class Statistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def to_layout(self, layout: str) -> Statistics:
-        """Convert shared statistics to "by_output" or (if `to_whitened` is known) "whitened"; return others unchanged."""
+        """Convert shared statistics to "by_output" or (if `to_whitened` is known) "whitened"; return others unchanged.
+
+        Parameters
+        ----------
+        layout : {"by_output", "whitened"}
+            Layout of the sums.
+
+        Returns
+        -------
+        Statistics
+            Equivalent statistics.
+        """
         if self.layout != "shared" or layout not in ("by_output", "whitened"):
             return self
         if layout == "whitened":

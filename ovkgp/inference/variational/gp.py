@@ -147,7 +147,13 @@ class VariationalGP(Module):
         return None if self.noise_model is None else self.noise_model.value
 
     def frozen(self) -> VariationalGP:
-        """Return a copy without trained parameters."""
+        """Return a copy without trained parameters.
+
+        Returns
+        -------
+        VariationalGP
+            Copy for predictions.
+        """
         return deepcopy(self).requires_grad_(False)
 
     def elbo(self, X, Y, noise=None) -> Tensor:
@@ -175,11 +181,32 @@ class VariationalGP(Module):
 
         It is at most log p(Y), with equality for a Gaussian likelihood and a full q over the weights of a feature map.
         Parameters are those of `elbo`.
+
+        Parameters
+        ----------
+        X, Y, noise
+            As for `elbo`.
+
+        Returns
+        -------
+        Tensor, scalar
+            Bound on log p(Y).
         """
         return self.evidence(X, Y, noise)()
 
     def evidence(self, X, Y, noise=None) -> CollapsedBound:
-        """Return `log_evidence` as a function of the current hyperparameters; each call starts at the q of the last."""
+        """Return `log_evidence` as a function of the current hyperparameters; each call starts at the q of the last.
+
+        Parameters
+        ----------
+        X, Y, noise
+            As for `elbo`.
+
+        Returns
+        -------
+        CollapsedBound
+            Bound as a function without arguments.
+        """
         return CollapsedBound(self, self.observe(X, Y, noise))
 
     def condition(
@@ -316,7 +343,20 @@ class VariationalGP(Module):
         return self
 
     def posterior(self, variance: str = "features", num_landmarks: int = DEFAULT_NUM_LANDMARKS) -> VariationalPosterior:
-        """Return the posterior of the data of `fit`; options as for `condition`, with at most 1000 landmarks."""
+        """Return the posterior of the data of `fit`; options as for `condition`, with at most 1000 landmarks.
+
+        Parameters
+        ----------
+        variance : {"features", "guarded"}, default="features"
+            Variance far from the data, as for `condition`.
+        num_landmarks : int, default=1000
+            Number of training rows that bound the variance from below.
+
+        Returns
+        -------
+        VariationalPosterior
+            Posterior with the fitted q.
+        """
         if self._fitted_data is None:
             raise OptionError("The model has no data. Call fit(X, Y) or condition(X, Y).")
         check_one_of("variance", variance, VARIANCES)
@@ -330,15 +370,60 @@ class VariationalGP(Module):
         return VariationalPosterior(process, *parts, variance_floor=variance_floor, elbo=elbo)
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> Prediction:
-        """Predict the latent function at X (m, d), or with `noise` a new observation, by `posterior().predict`."""
+        """Predict the latent function at X (m, d), or with `noise` a new observation, by `posterior().predict`.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d)
+            Inputs.
+        cov : {"none", "diag", "output", "full"}, default="diag"
+            Form of the covariance.
+        noise : bool, default=False
+            Whether to predict new observations.
+
+        Returns
+        -------
+        Prediction
+            Mean and covariance.
+        """
         return self.posterior().predict(X, cov, noise)
 
     def sample(self, X, k: int = 1, *, noise: bool = False, random_state=None) -> Tensor:
-        """Draw k joint samples (k, m, p) at X (m, d) by `posterior().sample`."""
+        """Draw k joint samples (k, m, p) at X (m, d) by `posterior().sample`.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d)
+            Inputs.
+        k : int, default=1
+            Number of draws.
+        noise : bool, default=False
+            Whether to draw new observations.
+        random_state : int, RandomState instance or None, default=None
+            Seed.
+
+        Returns
+        -------
+        Tensor of shape (k, m, p)
+            Draws.
+        """
         return self.posterior().sample(X, k, noise=noise, random_state=random_state)
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        """Draw k random functions by `posterior().sample_functions`."""
+        """Draw k random functions by `posterior().sample_functions`.
+
+        Parameters
+        ----------
+        k : int, default=1
+            Number of functions.
+        random_state : int, RandomState instance or None, default=None
+            Seed.
+
+        Returns
+        -------
+        FunctionDraws
+            Functions that can be evaluated at any points.
+        """
         return self.posterior().sample_functions(k, random_state=random_state)
 
     def initialize(self, X=None, Y=None, *, kernel: bool = True, **values) -> VariationalGP:
@@ -350,17 +435,45 @@ class VariationalGP(Module):
         return self
 
     def fit_variational_distribution(self, X, Y, noise=None) -> VariationalGP:
-        """Fit q to data (as for `elbo`) at the current hyperparameters, in place; `posterior` then uses them."""
+        """Fit q to data (as for `elbo`) at the current hyperparameters, in place; `posterior` then uses them.
+
+        Parameters
+        ----------
+        X, Y, noise
+            As for `elbo`.
+
+        Returns
+        -------
+        self : VariationalGP
+            Model with the fitted q.
+        """
         self._fit_q(self.observe(X, Y, noise))
         return self
 
     def copy_hyperparameters_from(self, other: VariationalGP) -> None:
-        """Copy the hyperparameters of another model with the same kernel structure, mean and likelihood; not its q."""
+        """Copy the hyperparameters of another model with the same kernel structure, mean and likelihood; not its q.
+
+        Parameters
+        ----------
+        other : VariationalGP
+            Model with the values.
+        """
         for part in ("kernel", "mean", "likelihood"):
             getattr(self, part).load_state_dict(getattr(other, part).state_dict())
 
     def initial_weights(self, bound: VariationalBound) -> WeightGaussian:
-        """Return the initial q: the last one if it fits the map, else the prior."""
+        """Return the initial q: the last one if it fits the map, else the prior.
+
+        Parameters
+        ----------
+        bound : VariationalBound
+            Bound of the data.
+
+        Returns
+        -------
+        WeightGaussian
+            Distribution of the weights.
+        """
         num_weights = bound.probe().num_weights
         rank = family_rank(self.family, self.rank, num_weights)
         if self.q_ is None or (self.q_.num_weights, self.q_.rank) != (num_weights, rank):
@@ -368,7 +481,22 @@ class VariationalGP(Module):
         return self.q_
 
     def observe(self, X, Y, noise=None, every_output: bool = True, random_state=0) -> Observations:
-        """Validate data for this model, in float64; inducing points are chosen from them if there are none yet."""
+        """Validate data for this model, in float64; inducing points are chosen from them if there are none yet.
+
+        Parameters
+        ----------
+        X, Y, noise
+            As for `elbo`.
+        every_output : bool, default=True
+            Whether every output must have observations.
+        random_state : int, default=0
+            Seed of the choice of inducing points.
+
+        Returns
+        -------
+        Observations
+            Checked data.
+        """
         data = validate_observations(X, Y, self.num_outputs, noise, every_output=every_output).double()
         self.likelihood.check(data.Y)
         if data.noise is not None and self.noise_model is None:
@@ -382,13 +510,25 @@ class VariationalGP(Module):
         return data
 
     def register_priors(self, data: Observations) -> None:
-        """Register a weakly informative prior on each trained parameter that has none, in the units of the data."""
+        """Register a weakly informative prior on each trained parameter that has none, in the units of the data.
+
+        Parameters
+        ----------
+        data : Observations
+            Data whose units the priors have.
+        """
         register_data_priors(self, data.X, data.Y)
         register_likelihood_priors(self.likelihood, data.Y)
 
     @contextmanager
     def report_hyperparameters_on_failure(self):
-        """Append the hyperparameters to the message of a failed factorization."""
+        """Append the hyperparameters to the message of a failed factorization.
+
+        Returns
+        -------
+        context manager
+            Context of a factorization.
+        """
         try:
             yield
         except FactorizationError as error:

@@ -67,6 +67,11 @@ class OutputMatrix(BatchIndexMixin, Module):
 
         If Γ is singular to working precision, jitter (at least 1e-8 in float64, 1e-6 in float32) is added with a
         warning.
+
+        Returns
+        -------
+        Tensor of shape (..., p, r)
+            Root of Γ.
         """
         return psd_safe_cholesky(self())
 
