@@ -29,7 +29,7 @@ from ovkgp.losses import LogCosh
 
 LAMS = np.geomspace(1e-6, 1e-2, 25)
 SIGMA = 0.9 / np.sqrt(2)  # exp(−d²/.81) as a lengthscale
-MAX_PATH_FITS = 2.5  # limit of the CPU time of a path of 30 λ, in fits
+MAX_PATH_FITS = 1.5  # limit of the CPU time of a path of 30 λ, in fits
 PRINTED = {"KE": 0.231, "3BE": 0.227, "KAM": 0.222, "FKRR": 0.215, "KPL": 0.211, "KPL log-cosh": 0.209}
 PRINTED_ROBUST = {
     1e-5: {"square": 0.25, "H2": 0.221, "H1": 0.221, "l2": 0.241, "linf": 0.25},

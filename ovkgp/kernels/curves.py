@@ -158,9 +158,19 @@ class AdditiveCurveKernel(BatchIndexMixin, Kernel):
         weights = x.new_full((m,), 1 / m) if self.weights is None else self.weights.to(x)
         if len(points) != m or len(weights) != m:
             raise InputError(f"Expected {len(points)} columns, one per point, got {m}.")
-        distance = (points[:, None] - points).abs() / self.position_lengthscale
-        kappa = torch.exp(-distance.square() / 2) if self.position_kernel == "rbf" else torch.exp(-distance)
-        return weights[:, None] * kappa * weights
+        return weights[:, None] * self._between(points, points) * weights
+
+    def _between(self, t: Tensor, s: Tensor) -> Tensor:
+        """Return κ(t, s), (k, m)."""
+        distance = (t[:, None] - s).abs() / self.position_lengthscale
+        return torch.exp(-distance.square() / 2) if self.position_kernel == "rbf" else torch.exp(-distance)
+
+    def with_surface(self, positions: Tensor, values: Tensor, X: Tensor) -> Tensor:
+        """Return the covariances (k, n) of h(t, u), at positions and values (k,), with ∫ h(s, x(s)) ds of curves X (n, m)."""
+        points = torch.linspace(0, 1, X.shape[1]).to(X) if self.points is None else self.points.to(X)
+        weights = X.new_full((X.shape[1],), 1 / X.shape[1]) if self.weights is None else self.weights.to(X)
+        gaps = (values[:, None, None] - X) / self.lengthscale  # (k, n, m)
+        return torch.einsum("km,knm->kn", self._between(positions, points) * weights, torch.exp(-gaps.square() / 2))
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params) -> Tensor:
         if last_dim_is_batch:

@@ -54,11 +54,10 @@ from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.tasks.coordinate_posterior import (
     CoordinateEntries,
     CoordinatePosterior,
-    CurvePath,
     curve_path,
-    spectral_path,
 )
 from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.spectral_path import CurvePath, spectral_path
 from ovkgp.kernels import components
 
 JITTER = 1e-9  # added to the covariance of joint draws, relative to its largest variance

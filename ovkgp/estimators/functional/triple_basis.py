@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import Description
@@ -39,7 +40,9 @@ from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError
 from ovkgp.functional import Dictionary, FunctionalData, PrincipalComponents
 from ovkgp.functional.factors import KernelFactor
-from ovkgp.functional.quadrature import quadrature_weights
+from ovkgp.functional.quadrature import as_points, quadrature_weights
+from ovkgp.inference.algebra.dense import DenseSolver
+from ovkgp.kernels import components
 from ovkgp.kernels.curves import AdditiveCurveKernel
 
 CONSTRAINTS = {name: rule for name, rule in BASIS_CONSTRAINTS.items() if name != "curve_weighting"}
@@ -94,7 +97,9 @@ class TripleBasisRegressor(BasisRegressor):
 
     Notes
     -----
-    Curves with gaps are interpolated linearly; the noise of a value follows from the numbers of observed values. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
+    Curves with gaps are interpolated linearly, and the noise of a value follows from the numbers of observed values. The error of the
+    interpolation is not in the bands: 90 % bands cover about 83 % if curves are observed at few different points; use
+    `KernelProjectionRegressor`, which is exact there. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
 
     Examples
     --------
@@ -357,6 +362,49 @@ class KernelAdditiveRegressor(BasisRegressor):
             projected = ProjectedCurves.without_rest(data.values @ (weights[:, None] * Phi @ vectors))
             fit_projected(self, X, data, coordinates, projected, partial(make_exact, self, additive, values))
         return self
+
+    def predict_surface(self, points, positions, values, return_std=False):
+        """Predict the function h(θ, ξ, u) whose integral along a curve is its effect, without the mean curve.
+
+        Parameters
+        ----------
+        points, positions, values : array-like
+            Points θ of the output curves, positions ξ along the input curves and their values u, of shapes that can be broadcast.
+        return_std : bool, default=False
+            Whether to return the standard deviation.
+
+        Returns
+        -------
+        mean : ndarray of the common shape
+            Posterior mean of h.
+        std : ndarray of the same shape
+            Posterior standard deviation, if `return_std`.
+        """
+        check_is_fitted(self, "latent_")
+        arrays = [
+            check_array(np.atleast_1d(one), ensure_2d=False, allow_nd=True, dtype=np.float64)
+            for one in (points, positions, values)
+        ]
+        try:
+            points, positions, values = np.broadcast_arrays(*arrays)
+        except ValueError:
+            raise InputError(
+                f"points, positions and values must have shapes that can be broadcast, got {[one.shape for one in arrays]}."
+            ) from None
+        posterior, theta = self.posterior_, as_points(points.ravel(), self.domain_, "points")
+        ((additive, _),) = components(self.gp_.kernel)
+        rows, solver = self.coordinates_.rows(theta), posterior.solver
+        with torch.no_grad():
+            cross = additive.with_surface(*map(to_tensor, (positions.ravel(), values.ravel())), posterior.data.X)
+            effects = (cross @ solver.alpha.reshape(len(posterior.data.X), -1)).numpy()
+            if isinstance(solver, DenseSolver):
+                cross = torch.kron(cross, torch.diag(to_tensor(self.coordinates_.variances)))
+            explained = solver.explained(cross, "diag").reshape(len(theta), -1).numpy()
+            prior = self.coordinates_.factor.kernel(to_tensor(theta), diag=True).numpy()
+        mean = (effects * rows) @ self.coordinates_.variances
+        variance = self.scale_ * np.clip(prior - (np.square(rows) * explained).sum(1), 0.0, None)
+        mean = mean.reshape(points.shape)
+        return (mean, np.sqrt(variance).reshape(points.shape)) if return_std else mean
 
     def _components(self, data: FunctionalData) -> Dictionary:
         count = min(self.num_functions, len(data) - 1, data.num_points)

@@ -1,8 +1,8 @@
 """Curves in the basis of their principal components: one Gaussian process per score, and the truncation error in the variance.
 
-    y_i(θ) = Σ_l φ_l(θ) s_l(x_i) + r_i(θ) + ε,
+    y_i(θ) = ȳ(θ) + Σ_l φ_l(θ) s_l(x_i) + r_i(θ) + ε,
 
-where s_l has its own mixture of Gaussian processes with noise (`fit_stack`), and the residual r_i of the truncated components has the
+where ȳ is the mean of the curves at each point of the grid, s_l has its own mixture of Gaussian processes with noise (`fit_stack`), and the residual r_i of the truncated components has the
 covariance of the training residuals, scaled at each point to the error of curves that were held out of the components.
 """
 
@@ -34,6 +34,7 @@ MIN_RELATIVE_WHITE = 1e-8  # white variance relative to the variance of the curv
 class ComponentState:
     """All that a file needs of a `ComponentPosterior`, besides the curves."""
 
+    center: np.ndarray
     components: np.ndarray
     targets: np.ndarray
     scale: np.ndarray
@@ -54,7 +55,8 @@ class ComponentPosterior(InterpolatedCurves):
     def __init__(self, state: ComponentState, data: CurveData, stack: StackPosterior | None = None):
         self.state, self.tasks, self.num_channels = state, data.tasks, data.num_channels
         self.X, missing = data.X, torch.isnan(data.Y).numpy()
-        self.curves = np.where(missing, (state.targets * state.scale) @ state.components, data.Y.numpy())
+        expanded = state.center + (state.targets * state.scale) @ state.components
+        self.curves = np.where(missing, expanded, data.Y.numpy())
         if stack is None:
             scores = Observations(data.X, torch.as_tensor(state.targets))
             stack = StackPosterior.of_states(state.candidates, state.states, state.weights, scores, state.correlation)
@@ -68,14 +70,17 @@ class ComponentPosterior(InterpolatedCurves):
     def fitted_curves(self) -> np.ndarray:
         """Return the means of f (n, g·q) at the training inputs."""
         mean = self.stack.predict(self.X, "diag", noise=False).mean.numpy()
-        return (mean * self.state.scale) @ self.state.components
+        return self.state.center + (mean * self.state.scale) @ self.state.components
+
+    def _center_at(self, tasks: Tensor) -> Tensor:
+        return self.at(self.state.center[None], tasks)[:, 0]
 
     @torch.no_grad()
     def moments(self, X: Tensor, tasks: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        """Compute mean (m, M·q) and covariance of Σ_l φ_l s_l: "none", "diag" or "output"."""
+        """Compute mean (m, M·q) and covariance of ȳ + Σ_l φ_l s_l: "none", "diag" or "output"."""
         basis, scale = self.at(self.state.components, tasks), torch.from_numpy(self.state.scale)
         found = self.stack.predict(X, "diag", noise=False)
-        mean = (found.mean * scale) @ basis.mT
+        mean = self._center_at(tasks) + (found.mean * scale) @ basis.mT
         if form == "none":
             return mean, None
         variances = (found.std * scale).square()
@@ -106,10 +111,10 @@ class ComponentPosterior(InterpolatedCurves):
         return torch.full((len(tasks) * self.num_channels,), self.state.white, dtype=torch.float64)
 
     def sample(self, X: Tensor, tasks: Tensor, k: int, *, random_state=None) -> Tensor:
-        """Draw k joint samples (k, m, M·q) of Σ_l φ_l s_l."""
+        """Draw k joint samples (k, m, M·q) of ȳ + Σ_l φ_l s_l."""
         scores = self.stack.sample(X, k, noise=False, random_state=random_state)
         found = (scores * torch.from_numpy(self.state.scale)) @ self.at(self.state.components, tasks).mT
-        return found + self.draw_errors(X, tasks, k, random_state)
+        return self._center_at(tasks) + found + self.draw_errors(X, tasks, k, random_state)
 
     def sample_functions(self, k: int, *, random_state=None):
         """Draw k random functions, as `CurvePosterior.sample_functions` does, without the error of interpolation."""
@@ -117,7 +122,7 @@ class ComponentPosterior(InterpolatedCurves):
 
         def evaluate(X: Tensor, tasks: Tensor, index: Tensor) -> Tensor:
             scores = draws._evaluate(X, index)
-            return (scores * scale) @ self.at(self.state.components, tasks).mT
+            return self._center_at(tasks) + (scores * scale) @ self.at(self.state.components, tasks).mT
 
         return evaluate
 
@@ -136,7 +141,8 @@ def fit_components(
     data: CurveData, num_components: int | None = None, *, average: bool = True, verbose: int = 0
 ) -> FittedComponents:
     """Compute principal components of complete standardized curves and train a mixture of processes for each score."""
-    Y = data.Y.numpy()
+    center = data.Y.mean(0).numpy()
+    Y = data.Y.numpy() - center
     _, s, Vt = np.linalg.svd(Y, full_matrices=False)
     d = _count_components(s, num_components, MAX_COMPONENTS if len(Y) <= MANY_CURVES else MAX_COMPONENTS_MANY)
     components = Vt[:d]
@@ -147,6 +153,7 @@ def fit_components(
     fitted = fit_stack(default_candidates(), standard, average=average, verbose=verbose)
     stack = fitted.posterior
     state = ComponentState(
+        center,
         components,
         scores / scale,
         scale,
@@ -159,20 +166,24 @@ def fit_components(
     )
     posterior = ComponentPosterior(state, data, stack)
     mean, std, _ = stack.leave_groups_out(torch.arange(len(Y)))
-    center = (mean.numpy() * scale) @ components
+    predicted = (mean.numpy() * scale) @ components
     variance = np.square(std.numpy() * scale) @ components**2 + np.square(residual).sum(0) + white
-    standardized = (Y - center) / np.sqrt(variance)
+    standardized = (Y - predicted) / np.sqrt(variance)
     log_density = gaussian_log_density(standardized**2, np.log(variance))
     return FittedComponents(posterior, log_density, standardized, fitted.gp.fit_report_)
 
 
 def _count_components(s: np.ndarray, num_components: int | None, largest: int) -> int:
     """Return the given number of components, or the smallest that explains 99.5 % of the variance, up to a largest one."""
-    rank = max(int((s > 1e-10 * s[0]).sum()), 1)
+    rank = max(_count_rank(s), 1)
     if num_components is not None:
         return min(num_components, rank)
     fraction = np.cumsum(s**2) / max((s**2).sum(), 1e-300)
     return min(int(np.searchsorted(fraction, EXPLAINED_VARIANCE)) + 1, largest, rank)
+
+
+def _count_rank(s: np.ndarray) -> int:
+    return int((s > 1e-10 * s[0]).sum())
 
 
 def fill_gaps(Y: np.ndarray) -> np.ndarray:
@@ -213,13 +224,14 @@ def _truncation_error(Y: np.ndarray, s: np.ndarray, Vt: np.ndarray, d: int) -> t
     truncated, outside = np.zeros_like(Y), np.zeros_like(Y)
     for fold in np.unique(folds) if n > 2 else ():
         held = folds == fold
-        _, own, basis = np.linalg.svd(Y[~held], full_matrices=False)
-        basis = basis[own > 1e-10 * max(own[0], 1e-300)]
-        truncated[held] = Y[held] - (Y[held] @ basis[:d].T) @ basis[:d]
-        outside[held] = Y[held] - (Y[held] @ basis.T) @ basis
+        center = Y[~held].mean(0)
+        _, own, basis = np.linalg.svd(Y[~held] - center, full_matrices=False)
+        basis, new = basis[own > 1e-10 * max(own[0], 1e-300)], Y[held] - center
+        truncated[held] = new - (new @ basis[:d].T) @ basis[:d]
+        outside[held] = new - (new @ basis.T) @ basis
     white = max(float(np.square(outside).mean()), MIN_RELATIVE_WHITE * float(np.square(Y).mean()), 1e-300)
     target = np.maximum(np.square(truncated).mean(0) - white, 0.0)
-    if n <= 2 or d >= len(s):
+    if n <= 2 or d >= _count_rank(s):
         return np.zeros((0, Y.shape[1])), white + float(target.mean())
     rows = (s[d:, None] / math.sqrt(n)) * Vt[d:]
     size = np.square(rows).sum(0)

@@ -6,7 +6,8 @@ relative error variance v(θ) of this process, and mean squares of the leave-one
 
     y(θ) = W(θ) y(grid) + e(θ),    Var e(θ) = c v(θ),    c = mean_j e_j² / v_j.
 
-Beyond the smallest box that contains the grid curves are constant, and v grows by 2 (1 − κ) at the distance from the box.
+Beyond the smallest box that contains the grid curves are constant, and their error has the variance 2 s (1 − κ) at the distance from the box,
+where s is the ratio of the variance of the curves along the grid to its mean under κ.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.spatial import KDTree
 from scipy.spatial.distance import cdist
 from torch import Tensor
@@ -43,6 +45,11 @@ def matern52(r: np.ndarray) -> np.ndarray:
     return (1 + r + r**2 / 3) * np.exp(-r)
 
 
+def gaussian(r: np.ndarray) -> np.ndarray:
+    """Return the Gaussian correlation at scaled distances."""
+    return np.exp(-0.5 * r**2)
+
+
 class DomainKriging:
     """Interpolation of functions with values (r, g·q) on a grid (g, t), chosen from curves Y (n, g·q)."""
 
@@ -52,7 +59,7 @@ class DomainKriging:
         self.tree = KDTree(self.grid)
         self.is_local = len(self.grid) > MAX_DENSE_POINTS
         if not self.is_local:
-            self.precision = np.linalg.inv(self._covariance(self.grid) + self.nugget * np.eye(len(self.grid)))
+            self.factor = cho_factor(self._covariance(self.grid) + self.nugget * np.eye(len(self.grid)), lower=True)
 
     def _covariance(self, a: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
         return CONSTANT_VARIANCE + self.kernel(cdist(a, a if b is None else b) / self.lengthscale)
@@ -64,27 +71,29 @@ class DomainKriging:
         return torch.from_numpy(found.reshape(found.shape[0] * found.shape[1], len(rows)))
 
     def variances(self, tasks: Tensor, scale: np.ndarray) -> Tensor:
-        """Return the error variances (M·q,) at points for scales c (q,)."""
-        return torch.from_numpy(np.outer(self._weights(tasks.numpy())[1], scale).ravel())
+        """Return the error variances (M·q,) at points for scales c and s (2, q)."""
+        return torch.from_numpy((self._weights(tasks.numpy())[1] @ scale).ravel())
 
     def covariance(self, tasks: Tensor, scale: np.ndarray) -> Tensor:
         """Return the error covariance (M·q, M·q); diagonal if only neighbors are used."""
         points = tasks.numpy()
         _, v = self._weights(points)
+        variances = torch.diag(torch.from_numpy((v @ scale).ravel()))
         if self.is_local:
-            return torch.diag(torch.from_numpy(np.outer(v, scale).ravel()))
+            return variances
         cross = self._covariance(points, self.grid)
-        V = self._covariance(points) - cross @ self.precision @ cross.T
-        is_single = (v == 0.0) | ((points < self.grid.min(0)) | (points > self.grid.max(0))).any(1)
+        V = self._covariance(points) - cross @ cho_solve(self.factor, cross.T)
+        is_single = (v[:, 0] == 0.0) | (v[:, 1] > 0.0)
         V[is_single], V[:, is_single] = 0.0, 0.0  # on the grid, or beyond it, where errors are taken as independent
-        V.flat[:: len(V) + 1] = v
-        return torch.kron(torch.from_numpy(V).contiguous(), torch.diag(torch.from_numpy(scale)))
+        V.flat[:: len(V) + 1] = 0.0
+        return variances + torch.kron(torch.from_numpy(V).contiguous(), torch.diag(torch.from_numpy(scale[0])))
 
     def _weights(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return weights (M, g) and relative error variances (M,), which are 0 at points of the grid."""
+        """Return weights (M, g) and relative error variances (M, 2) within and beyond the range of the grid, 0 at its points."""
         inside = np.clip(points, self.grid.min(0), self.grid.max(0))
         W, v = self._inner_weights(inside)
-        return W, v + 2 * (1 - self.kernel(np.linalg.norm(points - inside, axis=1) / self.lengthscale))
+        beyond = 2 * (1 - self.kernel(np.linalg.norm(points - inside, axis=1) / self.lengthscale))
+        return W, np.stack([v, beyond], 1)
 
     def _inner_weights(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return weights and variances at points within the range of the grid."""
@@ -97,7 +106,7 @@ class DomainKriging:
                 np.put_along_axis(W[part[0] : part[-1] + 1], index[part], weights, 1)
         else:
             cross = self._covariance(points, self.grid)
-            W = cross @ self.precision
+            W = cho_solve(self.factor, cross.T).T
             v = CONSTANT_VARIANCE + 1.0 + self.nugget - np.einsum("mg,mg->m", W, cross)
         on_grid = distance <= 1e-12 * max(np.ptp(self.grid), 1e-300)
         W[on_grid] = 0.0
@@ -114,11 +123,16 @@ class DomainKriging:
         weights = np.linalg.solve(R, cross[..., None])[..., 0]
         return weights, CONSTANT_VARIANCE + 1.0 + self.nugget - (weights * cross).sum(1)
 
-    def error_scale(self, rows: np.ndarray) -> np.ndarray:
-        """Return the mean of e_j² / v_j (q,) over points and functions with values (r, g·q)."""
+    def error_scales(self, rows: np.ndarray) -> np.ndarray:
+        """Return c, the mean of e_j² / v_j over points and functions with values (r, g·q), and s, (2, q)."""
         values = rows.reshape(len(rows), len(self.grid), rows.shape[1] // len(self.grid))
         if len(self.grid) == 1:
-            return np.square(values).mean((0, 1))
+            return np.repeat(np.square(values).mean((0, 1))[None], 2, 0)
+        points = self.grid[np.random.default_rng(0).permutation(len(self.grid))[:MAX_CHOICE_POINTS]]
+        spread = 1 - self.kernel(cdist(points, points) / self.lengthscale).mean()
+        return np.stack([self._inner_scale(values), values.var(1).mean(0) / spread])
+
+    def _inner_scale(self, values: np.ndarray) -> np.ndarray:
         if self.is_local:
             at = np.random.default_rng(0).permutation(len(self.grid))[:MAX_ERROR_POINTS]
             _, index = self.tree.query(self.grid[at], NUM_NEIGHBORS + 1)
@@ -127,8 +141,10 @@ class DomainKriging:
             weights, v = (np.concatenate(part) for part in zip(*parts, strict=True))
             errors = values[:, at] - np.einsum("mk,rmkq->rmq", weights, values[:, others])
             return (np.square(errors) / v[:, None]).mean((0, 1))
-        diagonal = self.precision.diagonal()[:, None]
-        return (np.square(np.einsum("gh,rhq->rgq", self.precision, values, optimize=True)) / diagonal).mean((0, 1))
+        half = solve_triangular(self.factor[0], np.eye(len(self.grid)), lower=True)
+        columns = np.moveaxis(values, 1, 0).reshape(len(half), -1)
+        ratios = np.square(cho_solve(self.factor, columns)) / np.square(half).sum(0)[:, None]
+        return ratios.reshape(len(half), len(values), -1).mean((0, 1))
 
 
 class InterpolatedCurves:
@@ -149,9 +165,9 @@ class InterpolatedCurves:
 
     @cached_property
     def error_scales(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scales (q,) of the errors of interpolation of f and of the deviations of curves from f."""
-        of_f = self.kriging.error_scale(self.fitted_curves())
-        return of_f, np.maximum(self.kriging.error_scale(self.curves) - of_f, 0.0)
+        """Scales (2, q) of the errors of interpolation of f and of the deviations of curves from f."""
+        of_f = self.kriging.error_scales(self.fitted_curves())
+        return of_f, np.maximum(self.kriging.error_scales(self.curves) - of_f, 0.0)
 
     def is_grid(self, tasks: Tensor) -> bool:
         """Whether points are the grid itself."""
@@ -184,7 +200,7 @@ def _choose_kernel(grid: np.ndarray, Y: np.ndarray) -> tuple:
     values = Y.reshape(len(Y), len(grid), -1)[generator.permutation(len(Y))[:MAX_CHOICE_CURVES]][:, points]
     values = np.moveaxis(values, 1, 0).reshape(len(points), -1)
     distances = cdist(grid[points], grid[points])
-    for kernel in (matern52, matern32):
+    for kernel in (matern52, matern32, gaussian):
         for lengthscale in LENGTHSCALES:
             s, U = np.linalg.eigh(CONSTANT_VARIANCE + kernel(distances / lengthscale))
             rotated = U.T @ values

@@ -35,12 +35,11 @@ from ovkgp.inference.posteriors.posterior import (
     subtract_explained,
 )
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
+from ovkgp.inference.tasks.spectral_path import CurvePath
 from ovkgp.kernels import DecomposableKernel
 from ovkgp.kernels.evaluation import evaluate_kernel
 
 CG_TOLERANCE, MAX_CG_ITERATIONS = 1e-11, 2000
-MAX_PATH_ENTRIES, MAX_PATH_COLUMNS = 5_000_000, 256  # numbers and columns that a path of λ computes together
-NEGLIGIBLE_FRACTION = 1e-8  # of the prior variance over that of the noise, in one direction
 
 
 @dataclass(frozen=True)
@@ -274,46 +273,6 @@ def entry_covariance(gram: Tensor, variances: Tensor, entries: CoordinateEntries
     C = gram[entries.rows][:, entries.rows] * ((entries.basis * variances) @ entries.basis.mT)
     C.diagonal().add_(noise * entries.ratios)
     return C
-
-
-@dataclass(frozen=True)
-class CurvePath:
-    """Criteria of k noise levels c, (k,) each: log density and yᵀC⁻¹y, and leave-one-curve-out error and log density."""
-
-    log_evidence: Tensor
-    quadratic: Tensor
-    loo_error: Tensor
-    loo_log_density: Tensor
-
-
-@torch.no_grad()
-def spectral_path(s: Tensor, U: Tensor, t: Tensor, Z: Tensor, noises: Tensor) -> CurvePath:
-    """Compute the criteria of complete curves Z (n, ρ), with K = U diag(s) Uᵀ and independent coordinates of variances t (ρ,).
-
-    `loo_error` is the mean squared error of a coordinate. The inverse of coordinate l at noise c is (I − U diag(e) Uᵀ)/c with
-    e = s r/(1 + s r), r = t_l/c. Pairs (l, c) in the order of r are computed together with the eigenvectors whose e is not
-    negligible. Complexity: O(n q k ρ) for q of these on average.
-    """
-    (n, rho), levels = Z.shape, len(noises)
-    s, order = s.clamp_min(0).sort(descending=True)
-    U, constant = U[:, order], Z.numel() * math.log(2 * math.pi)
-    rotated, squares = U.mT @ Z, U.square()
-    ratios = torch.outer(1 / noises, t).flatten()  # (k ρ,), of levels and coordinates
-    sums = torch.zeros(4, levels * rho, dtype=torch.float64)
-    for part in ratios.argsort(descending=True).split(max(min(MAX_PATH_ENTRIES // n, MAX_PATH_COLUMNS), 1)):
-        r, c, columns = ratios[part], noises[part // rho], part % rho
-        q = int((s * r[0] > NEGLIGIBLE_FRACTION).sum())
-        values = torch.outer(s, r).add_(1)
-        shrunk = 1 - 1 / values[:q]  # e
-        diagonal = 1 - squares[:, :q] @ shrunk
-        missed = (Z[:, columns] - U[:, :q] @ (shrunk * rotated[:q, columns])) / diagonal
-        errors = missed.square()
-        sums[0, part] = (rotated[:, columns].square() / values).sum(0) / c
-        sums[1, part] = values.log_().sum(0) + n * c.log()
-        sums[2, part] = errors.sum(0)
-        sums[3, part] = (errors * diagonal).sum(0) / c - diagonal.log().sum(0) + n * c.log()
-    quadratic, logdet, error, density = sums.view(4, levels, rho).sum(-1)
-    return CurvePath(-(quadratic + logdet + constant) / 2, quadratic, error / Z.numel(), -(density + constant) / 2)
 
 
 @torch.no_grad()

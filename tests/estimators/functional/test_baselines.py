@@ -135,6 +135,38 @@ def test_bo_c_20_bo_e_16_additive_covariance_is_a_kronecker_product():
     assert np.abs(swapped - dense).max() > 0.01
 
 
+@pytest.mark.parametrize("num_functions", [1, 3])
+def test_bo_55_surface_of_the_additive_model_has_the_posterior_of_an_integrated_process(num_functions):
+    """BO §6.3: h ~ GP(0, κ_Θ κ_Ξ κ_U) given ∫∫ φ_l(θ) h(θ, ξ, x_i(ξ)) dξ dθ with white noise, by dense algebra."""
+    rng, n, t = np.random.default_rng(0), 5, 9
+    grid, s = (np.arange(12) + 0.5) / 12, (np.arange(t) + 0.5) / t
+    X, Y = rng.standard_normal((n, t)), rng.standard_normal((n, 12))
+    options = {"position_lengthscale": 0.2, "value_lengthscale": 0.8, "output_lengthscale": 0.3, "lam": 1e-2}
+    model = ovkgp.KernelAdditiveRegressor(num_functions, **options, fit_intercept=False)
+    model.fit(FunctionalData(X, s, (0, 1)), FunctionalData(Y, grid, (0, 1)))
+    theta, xi, u = rng.uniform(0, 1, (2, 4)), rng.uniform(0, 1, 4), rng.standard_normal(4)
+    mean, std = model.predict_surface(theta, xi, u, return_std=True)
+    assert mean.shape == std.shape == (2, 4)
+    Phi = model.dictionary_(grid) / 12
+    moments = gauss(grid[:, None], grid[:, None], 0.3) @ Phi  # ∫ κ_Θ(θ', θ) φ_l(θ) dθ
+    between = gauss(s[:, None], s[:, None], 0.2) / t**2
+    values = np.exp(-((X[:, :, None, None] - X[None, None]) ** 2) / (2 * 0.64))
+    C = np.kron(np.einsum("ab,iajb->ij", between, values), Phi.T @ moments)
+    z = (Y @ Phi).ravel()
+    C += model.noise_ * np.eye(len(z))
+    for a, b, c, found, error in zip(
+        theta.ravel(), *map(np.tile, (xi, u), (2, 2)), mean.ravel(), std.ravel(), strict=True
+    ):
+        over_inputs = (gauss(np.array([[b]]), s[:, None], 0.2) / t * np.exp(-((c - X) ** 2) / (2 * 0.64))).sum(1)
+        cross = np.kron(over_inputs, gauss(np.array([[a]]), grid[:, None], 0.3)[0] @ Phi)
+        assert found == pytest.approx(cross @ np.linalg.solve(C, z), abs=1e-6)
+        assert error**2 == pytest.approx(model.scale_ * (1 - cross @ np.linalg.solve(C, cross)), abs=1e-6)
+    along = model.predict_surface(grid[:, None], s, X[0]).mean(1)  # the integral of the surface along a curve
+    np.testing.assert_allclose(along, model.predict(FunctionalData(X[:1], s, (0, 1)))[0], atol=1e-6)
+    with pytest.raises(InputError, match="broadcast"):
+        model.predict_surface([0.1, 0.2], [0.1, 0.2, 0.3], 0.0)
+
+
 def test_local_averages(data):
     X, curves, Xs = data
     model = ovkgp.KernelCurveRegressor(lengthscale=2.0).fit(X, curves)

@@ -62,6 +62,38 @@ def test_bands_cover_between_the_points_of_the_grid(basis):
     assert 0.85 <= np.mean(found) <= 0.99
 
 
+def mesh_fields(kind, seed, num_fields=90):
+    """Return inputs, a mesh of 20 × 20 points, 100 other points, and the values of fields at both."""
+    rng, axis = np.random.default_rng(seed), np.linspace(0, 1, 20)
+    mesh = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    X, at = rng.uniform(size=(num_fields, 2)), rng.uniform(size=(100, 2))
+    points = np.concatenate([mesh, at])
+    if kind == "smooth":
+        bumps = np.exp(-((points[:, 1] - X[:, :1]) ** 2 + (points[:, 0] - 0.5) ** 2) / 0.05)
+        values = np.sin(5 * points[:, 0] * (1 + X[:, :1])) * X[:, 1:] + bumps
+    elif kind == "front":
+        values = 1 / (1 + np.exp(-(points.sum(1) - 1 - X[:, :1]) * 10 * (1 + X[:, 1:])))
+    else:  # mixtures of random fields, with deviations
+        r = np.sqrt(5) * np.linalg.norm(points[:, None] - points, axis=-1) / 0.3
+        root = np.linalg.cholesky((1 + r + r**2 / 3) * np.exp(-r) + 1e-9 * np.eye(len(points)))
+        features = np.stack([X[:, 0], X[:, 1], np.sin(3 * X[:, 0]), np.cos(3 * X[:, 1]), X[:, 0] * X[:, 1]], 1)
+        scores = features @ rng.standard_normal((5, len(points))) + 0.2 * rng.standard_normal((num_fields, len(points)))
+        values = scores @ root.T
+    return X, mesh, at, values[:, :400], values[:, 400:]
+
+
+@pytest.mark.parametrize("basis", ["pca", "shared"])
+@pytest.mark.parametrize("kind", ["smooth", "front", "random"])
+def test_bands_cover_between_the_points_of_a_mesh(basis, kind):
+    found = []
+    for seed in range(4):
+        X, mesh, at, values, truth = mesh_fields(kind, seed)
+        model = ovkgp.FunctionGPRegressor(output_basis=basis).fit(X[:50], values[:50], grid=mesh)
+        lower, upper = model.predict_interval(X[50:], 0.9, grid=at)
+        found.append(((lower <= truth[50:]) & (truth[50:] <= upper)).mean())
+    assert 0.85 <= np.mean(found) <= 0.98
+
+
 def test_bands_cover_between_very_uneven_points():
     found, depths, at = [], np.geomspace(1, 100, 15), np.array([1.5, 4.0, 11.0, 30.0, 61.0, 85.0])
     for seed in range(40):

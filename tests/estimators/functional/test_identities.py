@@ -400,3 +400,38 @@ def test_bo_e_24_projections_of_curves_are_bounded_by_the_bound_of_curves():
     assert (norms <= C * L).all()
     R = np.sqrt(np.square(curves).mean(1).mean()) / 10  # any h* of small norm
     assert (norms > C * R).any()
+
+
+def test_bo_e_23_constants_of_the_plug_in_bound():
+    """The second and third terms of (6.45) at λ*: 18√d(C² + CR/√d)/m^{3/2} and (9/2)√d C²/(√n m), without the printed factors."""
+    L, M, C_phi, R, kappa, n, m, eta = 1.3, 1.4, 1.1, 0.7, 0.9, 50, 20, 0.1
+    for d in (1, 4, 9):
+        log = np.log(6 / eta)
+        lam = 6 * kappa * C_phi**2 * log * np.sqrt(d / n)
+        A_0 = 4 * np.sqrt(kappa) * (L * np.sqrt(d) * M + C_phi * R)
+        A_1 = 2 * L * np.sqrt(kappa * d) * M
+        second, third = (27 / 4 * term * log**2 / lam for term in (2 * A_0 * A_1 / (n**0.5 * m**1.5), A_1**2 / (n * m)))
+        C = L * M / C_phi
+        B_3 = 18 * np.sqrt(d) * (C**2 + C * R / np.sqrt(d))
+        assert second == pytest.approx(B_3 / m**1.5 * log, rel=1e-12)
+        assert third == pytest.approx(4.5 * np.sqrt(d) * C**2 / (np.sqrt(n) * m) * log, rel=1e-12)
+        printed = 18 * np.sqrt(d) * (C + R / np.sqrt(d)) ** 2 - 18 * R**2 / np.sqrt(d)
+        assert printed > B_3  # larger than necessary, so still a bound
+        assert (third > 4.5 * C**2 / (np.sqrt(n) * m) * log * (1 + 1e-9)) == (d > 1)  # the printed one is none
+
+
+def test_bo_e_25_empirical_operators_concentrate_with_log_2_over_eta():
+    """‖T_x − T_Φ‖_HS ≤ 6κC²√d log(2/η)/√n, as Bernstein's inequality gives it; log(4/η) inside the proof is larger."""
+    rng, eta, n, d = np.random.default_rng(0), 0.1, 200, 3
+    x, weights = rng.uniform(-1, 1, (20, 1)), rng.dirichlet(np.ones(20))
+    squares = gauss(x, x) ** 2  # of the traces of T_x T_z = k(x, z)² G², with G = I and κ = C = 1
+    norms = []
+    for _ in range(400):
+        difference = rng.multinomial(n, weights) / n - weights
+        norms.append(np.sqrt(d * difference @ squares @ difference))
+    largest, spread = 2 * np.sqrt(d), np.sqrt(d)  # H and σ of Lemma 6.21
+    bernstein = 2 * (largest / n + spread / np.sqrt(n)) * np.log(2 / eta)
+    stated = 6 * np.sqrt(d) * np.log(2 / eta) / np.sqrt(n)
+    assert np.mean(np.array(norms) <= bernstein) >= 1 - eta
+    assert bernstein <= stated < 6 * np.sqrt(d) * np.log(4 / eta) / np.sqrt(n)
+    assert np.sqrt(d) * np.log(4 / eta) * (4 / n + 2 / np.sqrt(n)) > bernstein * 1.2

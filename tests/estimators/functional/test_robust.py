@@ -185,6 +185,26 @@ def test_dual_variables_are_clipped_residuals(data):
 
 
 @pytest.mark.parametrize(
+    ("options", "multiple"),
+    [
+        ({"p": 2, "kappa": 0.4}, lambda r, size: np.minimum(1, 0.4 / size)),
+        ({"loss": "insensitive", "p": 2, "epsilon": 0.4}, lambda r, size: np.maximum(1 - 0.4 / size, 0)),
+        ({"loss": "insensitive", "p": np.inf, "epsilon": 0.4}, lambda r, size: np.maximum(1 - 0.4 / np.abs(r), 0)),
+    ],
+)
+def test_dual_variables_are_multiples_of_residuals(data, options, multiple):
+    """C-28 of H², ℓ² and ℓ^∞: α = r min(1, κ/‖r‖), r (1 − ε/‖r‖)₊ and the soft threshold, h = K_T α K/(λnm)."""
+    X, grid, Y = data
+    K, KT = gauss(X, X, 1.0), gauss(grid[:, None], grid[:, None], 0.3)
+    model = ovkgp.RobustFunctionalRegressor(tolerance=1e-12, max_iter=200_000, **options, **OPTIONS).fit(X, Y, grid)
+    fitted = model.predict(X)
+    r = Y - fitted
+    alpha = r * multiple(r, np.sqrt(np.square(r).mean(1, keepdims=True)))
+    assert np.mean(np.abs(alpha) < 0.9 * np.abs(r)) > 0 and np.abs(alpha).max() > 0
+    np.testing.assert_allclose(K @ alpha @ KT / (LAM * N * M), fitted, atol=1e-4)
+
+
+@pytest.mark.parametrize(
     ("options", "basis"),
     [
         ({"kappa": 1e3}, "grid"),

@@ -24,7 +24,7 @@ def test_smooth_functions_are_interpolated_and_exact_on_the_grid():
     np.testing.assert_allclose(kriging.at(smooth_functions(grid), at).numpy().T, smooth_functions(at), atol=1e-4)
     some = grid[[3, 17, 29]]
     np.testing.assert_allclose(kriging.at(smooth_functions(grid), some).numpy().T, smooth_functions(some), atol=1e-12)
-    assert (kriging.variances(some, np.ones(1)) == 0).all()
+    assert (kriging.variances(some, np.ones((2, 1))) == 0).all()
     assert kriging.at(np.zeros((0, 30)), at).shape == (3, 0)
 
 
@@ -36,7 +36,7 @@ def test_errors_of_rough_curves_have_the_estimated_variance():
     known = np.arange(0, 121, 4)
     between = np.setdiff1d(np.arange(121), known)
     kriging = DomainKriging(grid[known], Y[:100, known])
-    scale = kriging.error_scale(Y[:100, known])
+    scale = kriging.error_scales(Y[:100, known])
     errors = kriging.at(Y[100:, known], grid[between]).numpy().T - Y[100:, between]
     variances = kriging.variances(grid[between], scale).numpy()
     assert np.mean(np.square(errors) / variances) == pytest.approx(1.0, abs=0.2)
@@ -50,11 +50,11 @@ def test_neighbors_agree_with_all_points(monkeypatch):
     Y = np.sin(points[:, 0].numpy() + np.arange(20)[:, None]) * points[:, 1].numpy()
     at = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (15, 2)))
     whole = DomainKriging(points, Y)
-    expected, scale = whole.at(Y, at), whole.error_scale(Y)
+    expected, scale = whole.at(Y, at), whole.error_scales(Y)
     monkeypatch.setattr(domain_kriging, "MAX_DENSE_POINTS", 100)
     local = DomainKriging(points, Y)
     np.testing.assert_allclose(local.at(Y, at), expected, atol=1e-2)
-    assert local.error_scale(Y) == pytest.approx(scale, rel=3)
+    assert local.error_scales(Y) == pytest.approx(scale, rel=3)
 
 
 def test_functions_are_bounded_beyond_the_grid():
@@ -62,5 +62,5 @@ def test_functions_are_bounded_beyond_the_grid():
     kriging = DomainKriging(grid, smooth_functions(grid))
     far = torch.tensor([[-4.0], [5.0]], dtype=torch.float64)
     assert kriging.at(smooth_functions(grid), far).abs().max() < 6
-    near = kriging.variances(torch.tensor([[0.05]], dtype=torch.float64), np.ones(1))
-    assert (kriging.variances(far, np.ones(1)) > 100 * near).all()
+    near = kriging.variances(torch.tensor([[0.05]], dtype=torch.float64), np.ones((2, 1)))
+    assert (kriging.variances(far, np.ones((2, 1))) > 100 * near).all()
