@@ -1,4 +1,4 @@
-"""Checks of predictive distributions: probability integral transforms and coverage of intervals.
+"""Model criticism: calibration of predictive distributions, and tests on data and Gram matrices.
 
 Each name is loaded at its first use.
 """
@@ -8,6 +8,7 @@ from ovkgp.lazy import lazy_names
 _NAMES = {  # exported names and the modules that define them
     "Coverage": "calibration",
     "coverage": "calibration",
+    "HypothesisTest": "results",
     "pit_values": "calibration",
     "training_data": "predictive_distributions",
 }
