@@ -55,7 +55,9 @@ def weighted_chi2_isf(probability: float, weights: np.ndarray) -> float:
     lower = mean
     while weighted_chi2_sf(lower, weights) < probability:
         lower /= 2
-    return float(brentq(lambda x: weighted_chi2_sf(x, weights) - probability, lower, upper, xtol=1e-12 * mean, rtol=1e-12))
+    return float(
+        brentq(lambda x: weighted_chi2_sf(x, weights) - probability, lower, upper, xtol=1e-12 * mean, rtol=1e-12)
+    )
 
 
 def _positive(weights: np.ndarray) -> np.ndarray:
