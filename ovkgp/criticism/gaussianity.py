@@ -76,7 +76,7 @@ def gaussianity_test(
     kernel : {"gaussian", "exponential"}, default="gaussian"
         exp(−scale ‖x − y‖²), or exp(scale ⟨x, y⟩) about the mean, which requires scale · λ_max(covariance) < ½.
     scale : float or "median", default="median"
-        Scale of the kernel. "median" is one over the median of ‖Y_i − Y_j‖², for the exponential kernel at most 1/(4 λ_max).
+        Scale of the kernel. "median" is one over the median of ‖Y_i − Y_j‖², for the exponential kernel at most 1/(8 λ_max).
     method : {"multiplier", "exact", "parametric", "features"}, default="multiplier"
         Distribution under the null hypothesis. "multiplier": multiplier bootstrap, O(n²) per replicate. "exact": the
         distribution of the multiplier bootstrap, a weighted sum of chi-squares, without simulation. "parametric": a new
@@ -176,7 +176,8 @@ def gaussianity_power(
     Notes
     -----
     nΔ² is approximately normal under the alternative, with mean n Δ² + t, t the mean under the null hypothesis, and standard
-    deviation 2 √n sd(f), f_i = ⟨μ − N, influence of observation i⟩. Δ² is estimated without the bias t/n. Accurate to about .06.
+    deviation 2 √n sd(f), f_i = ⟨μ − N, influence of observation i⟩. Δ² is estimated without the bias t/n. The approximation is accurate to
+    about .06; the error of Δ², estimated from the given rows, comes in addition.
     Complexity: O(n³) for n rows of the sample.
 
     References
@@ -273,7 +274,7 @@ def choose_scale(model: GaussianModel, kernel: str, scale, rng: np.random.Genera
         check_one_of("scale", scale, ("median",))
         if squares == 0:
             raise InputError("More than half of all pairs of observations are equal. Pass `scale` as a number.")
-        scale = 1 / squares if kernel == "gaussian" else min(1 / squares, 0.5 * MAX_EXPONENTIAL_EIGENVALUE / largest)
+        scale = 1 / squares if kernel == "gaussian" else min(1 / squares, MAX_EXPONENTIAL_EIGENVALUE / 4 / largest)
     scale = check_positive("scale", scale)
     if kernel == "exponential" and scale * largest >= MAX_EXPONENTIAL_EIGENVALUE:
         raise OptionError(
