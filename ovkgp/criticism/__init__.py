@@ -8,10 +8,17 @@ from ovkgp.lazy import lazy_names
 _NAMES = {  # exported names and the modules that define them
     "Coverage": "calibration",
     "coverage": "calibration",
+    "CovarianceRank": "sequential_rank",
     "HypothesisTest": "results",
+    "covariance_rank": "sequential_rank",
+    "energy_normality_test": "normality_baselines",
     "gaussianity_power": "gaussianity",
     "gaussianity_test": "gaussianity",
+    "henze_zirkler": "normality_baselines",
+    "hsic": "two_sample",
+    "mmd": "two_sample",
     "pit_values": "calibration",
+    "random_projection_test": "normality_baselines",
     "training_data": "predictive_distributions",
 }
 

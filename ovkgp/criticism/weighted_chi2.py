@@ -57,7 +57,7 @@ def weighted_chi2_isf(probability: float, weights: np.ndarray) -> float:
     while weighted_chi2_sf(lower, weights) < probability:
         lower /= 2
     return float(
-        brentq(lambda x: weighted_chi2_sf(x, weights) - probability, lower, upper, xtol=1e-12 * mean, rtol=1e-12)
+        brentq(lambda x: weighted_chi2_sf(x, weights) - probability, lower, upper, xtol=1e-10 * mean, rtol=1e-10)
     )
 
 

@@ -193,6 +193,11 @@ def test_scales_without_power_are_an_error(scale, message):
         gaussianity_test(np.random.default_rng(15).normal(size=(50, 2)), scale=scale)
 
 
+def test_large_scale_is_a_warning():
+    with pytest.warns(UserWarning, match="scale is large"):
+        gaussianity_test(np.random.default_rng(15).normal(size=(50, 2)), scale=20.0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
