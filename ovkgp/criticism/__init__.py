@@ -6,6 +6,10 @@ Each name is loaded at its first use.
 from ovkgp.lazy import lazy_names
 
 _NAMES = {  # exported names and the modules that define them
+    "ParsimoniousCovariance": "gram_models",
+    "effective_degrees_of_freedom": "gram_models",
+    "nuclear_dominance_trace": "gram_models",
+    "renormalize_gram": "gram_models",
     "Coverage": "calibration",
     "coverage": "calibration",
     "CovarianceRank": "sequential_rank",
