@@ -119,8 +119,7 @@ def gaussianity_test(
     Notes
     -----
     Observations must be independent: residuals of a Gaussian process are whitened first. The level is approximate for fewer
-    than about 100 rows. If the mean and covariance are parameters that were themselves trained on the data,
-    "known" is not valid; "full" is.
+    than about 100 rows. If mean and covariance were themselves estimated from the data, "known" is not valid; "full" is.
 
     Complexity: O(n² q + n q²) with q = min(n, d), plus the replicates. "exact" is O(n³), "parametric" O(num_replicates · n² q).
 

@@ -122,8 +122,8 @@ def test_centered_grams_are_those_of_the_kernel_centerer():
     np.testing.assert_allclose(center_gram(gram), KernelCenterer().fit_transform(gram), atol=1e-10)
 
 
-def test_eigenvalues_of_a_gaussian_input_are_geometric_from_zero():
-    # KT-43 with KT-E-33: X ~ N(0, ν²), k = exp(−γ(x − y)²)
+def test_kt_e_33_eigenvalues_of_a_gaussian_input_are_geometric_from_zero():
+    # KT-43: X ~ N(0, ν²), k = exp(−γ(x − y)²)
     nu, gamma = 0.7, 2.0
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     root = np.sqrt(weights / weights.sum())
