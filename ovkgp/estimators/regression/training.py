@@ -43,6 +43,7 @@ from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.stacking.candidates import CoupledCandidate, default_candidates
 from ovkgp.inference.stacking.model_draws import average_over_draws
+from ovkgp.inference.stacking.output_kernel import is_output_kernel
 from ovkgp.inference.stacking.stack import fit_stack
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
@@ -129,9 +130,11 @@ class TrainingJob:
 def uses_stack(options, table: Table, checkpoint) -> bool:
     """Whether these options and data are modeled by a mixture of candidates.
 
-    A mixture is exact and has independent outputs; it has no checkpoints, and its hyperparameters are not exported as draws.
+    A mixture is exact and has kernels of distances; it has no checkpoints, and its hyperparameters are not exported as draws.
     """
     if name_structure(options.kernel) != "auto" or isinstance(options.base_kernel, Kernel) or is_variational(options):
+        return False
+    if options.base_kernel != "auto" and not is_output_kernel(options.base_kernel):
         return False
     if options.hyperparameters not in ("auto", "evidence") or options.approximation not in ("auto", "exact"):
         return False
