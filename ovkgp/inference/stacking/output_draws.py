@@ -44,7 +44,8 @@ MAX_GAIN_PER_ROW = 5e-3  # remaining gain per row of a search that counts as con
 FINAL_EVALUATIONS = 10  # maximum number of evaluations of that search
 MAX_SEARCH_ROWS = 300  # with more rows, the mode for a subset is the initial point
 MIN_SEARCH_ROWS = 200  # smallest number of rows of a subset
-MAX_RUNS, MAX_RUNS_ROWS = 2, 150  # up to this number of rows, the optimizer runs from this number of lengthscales
+MAX_RUNS, MAX_RUNS_ROWS = 2, 150  # up to this number of rows, searches begin at this number of lengthscales
+MANY_HYPERPARAMETERS = 10  # with more, one search is added
 MAX_RUN_GAP = 30.0  # unless they are that much worse than the best
 HESSIAN_STEP = 5e-3  # step of the differences of the gradient
 MIN_CURVATURE = 0.25  # smallest curvature of log π, in units of the prior
@@ -132,11 +133,11 @@ class OutputProblem:
         evaluator = ObjectiveEvaluator(self.parameters, density)
         try:
             found = self._maximize(density, evaluator, restarts, first)
+            return self._result(density, evaluator, self.num_draws() if average else 0, **found)
         except KeyboardInterrupt:
             if evaluator.best is None:
                 raise
-            found, average = {"converged": False, "interrupted": True}, False
-        return self._result(density, evaluator, self.num_draws() if average else 0, **found)
+            return self._result(density, evaluator, 0, converged=False, interrupted=True)
 
     def search_subset(self, y: np.ndarray, known: np.ndarray | None = None, restarts: int = 1) -> SubsetMode:
         """Find the mode for the subset of the rows; only for problems that have one."""
@@ -214,8 +215,12 @@ class OutputProblem:
     def _search(self, density: OutputDensity, evaluator: ObjectiveEvaluator, restarts: int) -> dict:
         """Search from the best initial points with different lengthscales: `restarts`, and more for few rows."""
         values = np.array([[density.value(u) for u in each] for each in self.points])
-        best, order = values.max(1), np.argsort(-values.max(1))
-        few = [i for i in order[:MAX_RUNS] if best[i] > best[order[0]] - MAX_RUN_GAP]
+        best = values.max(1)
+        padded = np.pad(best, 1, constant_values=-np.inf)
+        is_peak = (best >= padded[:-2]) & (best >= padded[2:])  # each may be in the basin of another mode
+        order = np.lexsort((-best, ~is_peak))
+        num_runs = MAX_RUNS + (len(self.parameters) > MANY_HYPERPARAMETERS)
+        few = [i for i in order[:num_runs] if best[i] > best[order[0]] - MAX_RUN_GAP]
         runs, metric = [], self._prior_metric()
         for i in order[: max(restarts, len(few) if len(self.X) <= MAX_RUNS_ROWS else 1)]:
             if (point := evaluator.evaluate(self.points[i, values[i].argmax()])) is not None:
