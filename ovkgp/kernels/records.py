@@ -184,11 +184,17 @@ def named_kernels() -> dict[str, NamedKernel]:
     return {name: named for record in _RECORDS.values() for name, named in record.names.items()}
 
 
-def make_scalar_kernel(name: str, num_dims: int | None = None) -> Kernel:
-    """Make the scalar kernel of a name, with one lengthscale per column if their number is given."""
+def find_named_record(name: str) -> KernelRecord:
+    """Return the record of the kernel of a name."""
     record = next((record for record in reversed(_RECORDS.values()) if name in record.names), None)
     if record is None:
         raise OptionError(f"The name of a kernel must be one of {', '.join(map(repr, named_kernels()))}, got {name!r}.")
+    return record
+
+
+def make_scalar_kernel(name: str, num_dims: int | None = None) -> Kernel:
+    """Make the scalar kernel of a name, with one lengthscale per column if their number is given."""
+    record = find_named_record(name)
     return record.kernel_class(**record.names[name].options, ard_num_dims=num_dims)
 
 

@@ -45,12 +45,12 @@ def draw_from_priors(candidate, n, seed):
     """Draw a function and noisy observations of it, with hyperparameters from the priors of a candidate."""
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     X = torch.from_numpy(rng.standard_normal((n + 50, 1)))
-    gp = candidate.make_template(1, is_noise_known=False)
+    gp = candidate.make_gp(1, 1)
     for _, module, prior, _, setting in gp.named_priors():
         scores = torch.randn(prior.loc.shape, generator=generator, dtype=torch.float64)
         setting(module, (prior.loc + prior.scale * scores).exp())
     with torch.no_grad():
-        K = gp.kernel(X).to_dense() + 1e-8 * torch.eye(len(X), dtype=torch.float64)
+        K = gp.kernel.kernels[0](X).to_dense() + 1e-8 * torch.eye(len(X), dtype=torch.float64)
         F = torch.linalg.cholesky(K) @ torch.randn(len(X), 1, generator=generator, dtype=torch.float64)
         Y = F + gp.noise.sqrt() * torch.randn(F.shape, generator=generator, dtype=torch.float64)
     return (one.numpy() for one in (X, F, Y))

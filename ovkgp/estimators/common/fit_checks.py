@@ -129,7 +129,7 @@ def _active_bounds(estimator) -> list[str]:
         shown = next(iter(estimator.candidates_))
         found = found if shown in heavy else []
         for candidate in estimator.posterior_.candidates:
-            if candidate.name in heavy and candidate.name != shown:
+            if candidate.name != shown and candidate.name in heavy and heavy[candidate.name].report.active_bounds:
                 gp = candidate.make_gp(len(names.inputs), len(names.outputs))
                 own = list_active_bounds(gp, heavy[candidate.name].report.active_bounds, names)
                 found += [f"{text} in the candidate '{candidate.name}'" for text in own]

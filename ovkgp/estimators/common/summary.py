@@ -305,6 +305,7 @@ def _reason_for_one_model(estimator) -> str:
         f"likelihood={estimator.likelihood!r}": estimator.likelihood != "gaussian",
         f"hyperparameters={estimator.hyperparameters!r}": estimator.hyperparameters not in ("auto", "evidence"),
         "a kernel object as base_kernel": not isinstance(estimator.base_kernel, str),
+        f"base_kernel={estimator.base_kernel!r}": estimator.base_kernel == "laplace",
         f"approximation={estimator.approximation!r}": estimator.approximation not in ("auto", "exact"),
         f"more than {SEPARABLE_LIMIT} rows": num_rows > SEPARABLE_LIMIT,
         "rows that were added to the statistics of features": hasattr(estimator, "statistics_"),

@@ -115,7 +115,7 @@ class GPRegressor(PosteriorRegressor):
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
         Structure of the kernel. "auto" is a mixture of candidates of independent outputs (see Notes) for up to 4000 rows, a
         Gaussian likelihood, noise per output or known, and `hyperparameters` "auto" or "evidence". Otherwise (more rows, features, `partial_fit`,
-        streams, `checkpoint=`, noise "shared" or "full", draws, other likelihoods, a kernel object as `base_kernel`), it is one model,
+        streams, `checkpoint=`, noise "shared" or "full", draws, other likelihoods, a kernel object or "laplace" as `base_kernel`), it is one model,
         which `summary()` says: "independent" if Y is complete and the likelihood Gaussian, and else that or
         "decomposable", whichever has the larger evidence minus the number of its parameters (`candidates_`); "decomposable" (also "icm") couples the outputs; "lmc" is a sum of `rank` decomposable kernels;
         the last three are for vector fields. A kernel object is copied and used in original units: its values, priors and

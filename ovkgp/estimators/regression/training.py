@@ -43,6 +43,7 @@ from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.stacking.candidates import CoupledCandidate, default_candidates
 from ovkgp.inference.stacking.model_draws import average_over_draws
+from ovkgp.inference.stacking.output_kernel import is_output_kernel
 from ovkgp.inference.stacking.stack import fit_stack
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
@@ -107,31 +108,32 @@ class TrainingJob:
         Values, priors and constraints of an object are in original units. Inputs are not even shifted, since a kernel object
         need not be translation-invariant.
         """
-        found = self.standardization(kernel)
+        found = self.standardization(shares_scale(kernel))
         if not has_kernel_object(self.options):
             return found
         none = Scaling.none(len(found.input_scale), len(found.output_scale))
         return none if self.options.hyperparameters == "fixed" else replace(none, output_offset=found.output_offset)
 
-    def standardization(self, kernel: Kernel) -> Scaling:
-        """Return the scaling that makes inputs and outputs of order one."""
-        inputs, outputs = self.moments
-        return Scaling.of_moments(inputs, outputs, scale_inputs=True, shared=shares_scale(kernel), is_real=self.is_real)
+    def standardization(self, shared: bool) -> Scaling:
+        """Return the scaling that makes inputs and outputs of order one, with one scale of all outputs if `shared`."""
+        return Scaling.of_moments(*self.moments, scale_inputs=True, shared=shared, is_real=self.is_real)
 
     def prior_units(self, kernel: Kernel, rows: Table) -> Units | None:
         """Return the units of the default priors with a kernel object; None if the data are standardized."""
         if not has_kernel_object(self.options):
             return None
-        deviations = torch.from_numpy(self.standardization(kernel).output_scale)
+        deviations = torch.from_numpy(self.standardization(shares_scale(kernel)).output_scale)
         return Units.of(torch.from_numpy(rows.X.astype(np.float64)), torch.diag(deviations**2))
 
 
 def uses_stack(options, table: Table, checkpoint) -> bool:
     """Whether these options and data are modeled by a mixture of candidates.
 
-    A mixture is exact and has independent outputs; it has no checkpoints, and its hyperparameters are not exported as draws.
+    A mixture is exact and has kernels of distances; it has no checkpoints, and its hyperparameters are not exported as draws.
     """
     if name_structure(options.kernel) != "auto" or isinstance(options.base_kernel, Kernel) or is_variational(options):
+        return False
+    if options.base_kernel != "auto" and not is_output_kernel(options.base_kernel):
         return False
     if options.hyperparameters not in ("auto", "evidence") or options.approximation not in ("auto", "exact"):
         return False
@@ -145,7 +147,7 @@ def uses_stack(options, table: Table, checkpoint) -> bool:
 def train_stack(job: TrainingJob) -> TrainedModel:
     """Train and weight the candidates."""
     options, table = job.options, job.table
-    scaling = job.standardization(job.make_kernel("independent")).without_constant_inputs(job.moments[0])
+    scaling = job.standardization(shared=False).without_constant_inputs(job.moments[0])
     X, Y, noise = table.scaled(scaling)
     if noise is None and not isinstance(options.noise, str):
         fixed = np.broadcast_to(scaled_noise(options.noise, scaling), Y.shape[1:])

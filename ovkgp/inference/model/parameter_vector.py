@@ -173,9 +173,7 @@ class ParameterVector:
         """Return name, index and side of the entries whose variables are at a bound."""
         names = [(entry.name, i) for entry in self.entries for i in range(entry.parameter.numel())]
         names = [name for name, kept in zip(names, self.kept, strict=True) if kept]
-        distance = np.abs(self.get()[:, None] - self.bounds)
-        is_active = np.isfinite(distance) & (distance <= BOUND_TOLERANCE * (1 + np.abs(self.bounds)))
-        return tuple((*names[row], ("lower", "upper")[side]) for row, side in np.argwhere(is_active))
+        return name_active_bounds(names, self.get(), self.bounds)
 
     def gradient(self) -> np.ndarray:
         """Return the gradient in the variables, from the `.grad` of the parameters; zero if there is none."""
@@ -223,6 +221,15 @@ class ParameterVector:
         for entry in self.entries:
             if entry.name in state:
                 entry.parameter.copy_(state[entry.name])
+
+
+def name_active_bounds(
+    names: Sequence[tuple[str, int]], variables: np.ndarray, bounds: np.ndarray
+) -> tuple[tuple[str, int, str], ...]:
+    """Return name, index and side of the variables (k,) that are at one of their bounds (k, 2), from the names of all."""
+    distance = np.abs(variables[:, None] - bounds)
+    is_active = np.isfinite(distance) & (distance <= BOUND_TOLERANCE * (1 + np.abs(bounds)))
+    return tuple((*names[row], ("lower", "upper")[side]) for row, side in np.argwhere(is_active))
 
 
 def _make_entries(module: torch.nn.Module, scales: Mapping[str, float | Tensor]) -> list[_Entry]:

@@ -235,9 +235,14 @@ class MixturePrediction(Prediction):
     @classmethod
     def of_moments(cls, means: Tensor, variances: Tensor | None, weights: Sequence[float]) -> MixturePrediction:
         """Make a mixture of Gaussian predictions from means and variances (S, m, p)."""
-        pairs = zip(means, [None] * len(means) if variances is None else variances, strict=True)
-        form = "none" if variances is None else "diag"
-        return cls((Prediction(mean, variance, form) for mean, variance in pairs), weights)
+        found, form = cls.__new__(cls), "none" if variances is None else "diag"
+        found._weights, found.components, covariance = weights, [], None
+        mean = found._average(means)
+        if variances is not None:
+            covariance = found._average(variances + (means - mean).square())
+            found.components = [Prediction(*pair, form) for pair in zip(means, variances, strict=True)]
+        Prediction.__init__(found, mean, covariance, form)
+        return found
 
     def _average(self, values: Tensor) -> Tensor:
         """Average values (S, ...) over the components."""

@@ -45,7 +45,7 @@ from ovkgp.kernels import DecomposableKernel, HelmholtzKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
 MAX_FOLD_ROWS = 400  # with more rows, leave-one-out at the mode is used
-FOLD_ITERATIONS = 15  # iterations of L-BFGS from the mode of all rows, for each fold
+FOLD_EVALUATIONS = 15  # evaluations of the search from the mode of all rows, for each fold
 COUPLED_ENTRIES = 800  # observed entries on which a coupled candidate is trained if its kernel is not separable
 
 
@@ -67,13 +67,6 @@ class IndependentCandidate:
         base = make_scalar_kernel(self.base, num_dims if self.has_lengthscales else None)
         terms = [constant, *([LinearKernel()] if self.is_linear else []), ScaleKernel(base)]
         return AdditiveKernel(*terms).double()
-
-    def make_template(self, num_dims: int, is_noise_known: bool) -> OperatorValuedGP:
-        """Make a model of one output with the priors of this candidate."""
-        gp = OperatorValuedGP(self.make_kernel(num_dims), mean="zero", noise=1.0 if is_noise_known else "shared")
-        register_default_priors(gp.kernel, num_dims, None, self.priors)
-        register_noise_prior(gp.noise_model, None, self.priors)
-        return gp
 
     def make_gp(self, num_dims: int, num_outputs: int) -> OperatorValuedGP:
         """Make the model of all outputs, with priors."""
@@ -138,8 +131,7 @@ class IndependentFit:
             rows = data.observed[:, a]
             key = rows.numpy().tobytes()
             if key not in self.problems:
-                template = self.candidate.make_template(data.X.shape[1], data.noise is not None)
-                self.problems[key] = OutputProblem(template, data.X[rows])
+                self.problems[key] = OutputProblem(self.candidate, data.X[rows], data.noise is not None)
             known = None if data.noise is None else data.noise[rows, a].numpy()
             yield self.problems[key], data.Y[rows, a].numpy(), known, rows.numpy()
 
@@ -171,7 +163,7 @@ class IndependentFit:
             part = OutputPosterior(problem, y, known, draws)
             found[a] = (*found[a][:-1], part.draws)  # without the factors, which the posterior holds
             at_mode = len(draws.weights) == 1
-            density = _fold_density(problem, self.candidate, y, known, draws) if at_mode else part.held_out_density()
+            density = _fold_density(problem, y, known, draws) if at_mode else part.held_out_density()
             log_density[rows, a], scores[rows, a] = density, part.held_out_scores()
             parts.append(part)
         posterior, runs = IndependentMixture(parts), [draws for *_, draws in found]
@@ -191,11 +183,9 @@ class IndependentFit:
         """Return the model of all outputs at the modes."""
         gp = self.candidate.make_gp(self.data.X.shape[1], self.data.num_outputs)
         for a, (problem, _, known, _, draws) in enumerate(found):
-            problem.vector.set(draws.mode)
-            gp.kernel.kernels[a].load_state_dict(problem.gp.kernel.state_dict(), strict=False)
-            noise = problem.gp.noise if known is None else torch.tensor(known.mean())
+            problem.set_kernel(gp.kernel.kernels[a], problem.parameters.theta(draws.mode))
             with torch.no_grad():
-                gp.noise_model.log_scale[a] = 0.5 * noise.log()
+                gp.noise_model.log_scale[a] = draws.mode[-1] if known is None else 0.5 * math.log(known.mean())
         return gp
 
 
@@ -219,21 +209,18 @@ def _join_reports(runs: list[Draws]) -> FitReport:
     )
 
 
-def _fold_density(
-    problem: OutputProblem, candidate: IndependentCandidate, y: np.ndarray, known: np.ndarray | None, draws: Draws
-) -> np.ndarray:
+def _fold_density(problem: OutputProblem, y: np.ndarray, known: np.ndarray | None, draws: Draws) -> np.ndarray:
     """Return the log density (n,) of each entry given the other folds, with the hyperparameters trained again on these."""
     n = len(y)
     if n > MAX_FOLD_ROWS or n < 2 * NUM_FOLDS:
         return OutputPosterior(problem, y, known, draws).held_out_density()
     density = np.empty(n)
     fold = draw_folds(n)
-    template = problem.gp
     for index in range(NUM_FOLDS):
         kept, left = fold != index, fold == index
-        part = OutputProblem(template, torch.from_numpy(problem.X[kept]))
+        part = OutputProblem(problem.candidate, torch.from_numpy(problem.X[kept]), known is not None)
         own_known = None if known is None else known[kept]
-        own = part.draw_from(draws.mode, y[kept], own_known, FOLD_ITERATIONS)
+        own = part.draw_from(draws.mode, y[kept], own_known, FOLD_EVALUATIONS)
         posterior = OutputPosterior(part, y[kept], own_known, own)
         mean, variance = posterior.moments(torch.from_numpy(problem.X[left]), "diag", noise=known is None)
         variance = variance[0].numpy() + (0.0 if known is None else known[left])

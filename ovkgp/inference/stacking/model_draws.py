@@ -27,7 +27,6 @@ from ovkgp.inference.stacking.output_draws import (
     difference_hessian,
     draw_around_mode,
     importance_weights,
-    prior_scales,
 )
 from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.inference.training.initialization import initialize, load_raw_state, raw_state
@@ -36,7 +35,7 @@ from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.inference.training.maximize import can_train_independently, copy_output, output_gp
 from ovkgp.inference.training.numpy_density import EXACT_STRATEGIES
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
-from ovkgp.inference.training.priors import make_prior_terms
+from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
 from ovkgp.kernels import OutputMatrix
 
 NUM_DRAWS = 8  # draws that predictions average over, of which each costs a copy of the model and a factorization
@@ -57,7 +56,7 @@ class ModeNeighborhood:
         with suppress(NoAnalyticForm):
             self.numpy_vector = NumpyVector(self.vector)
             self.terms = make_prior_terms(self.gp, self.numpy_vector, jacobian=False)
-            self.scales = prior_scales(self.terms, self.numpy_vector)
+            self.scales = _prior_scales(self.terms, self.numpy_vector)
 
     def __len__(self) -> int:
         return len(self.vector)
@@ -205,3 +204,12 @@ def _freeze_matrices(gp: OperatorValuedGP) -> None:
             module.requires_grad_(False)
     if gp.noise_model.is_trained and gp.noise_model.kind == "full":
         gp.noise_model.lower.requires_grad_(False)
+
+
+def _prior_scales(priors: list, vector: NumpyVector) -> np.ndarray:
+    """Return the prior standard deviation of each variable u (k,); 1 if it has no normal prior."""
+    scales = np.ones(len(vector.is_log))
+    for term in priors:
+        if isinstance(term, NormalPriorTerms):
+            scales[term.indices] = term.scale / np.where(term.is_log, 1.0, term.factor * vector.size[term.indices])
+    return scales[vector.kept]

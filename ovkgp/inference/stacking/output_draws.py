@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,28 +26,26 @@ from scipy.stats import qmc
 
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.algebra.pareto import pareto_shape
-from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters
-from ovkgp.inference.training.initial_grid import make_initial_grid
-from ovkgp.inference.training.initialization import initialize, load_raw_state
-from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point
-from ovkgp.inference.training.newton import refine_mode
-from ovkgp.inference.training.numpy_density import NumpyDensity, SingleOutputEvidence
-from ovkgp.inference.training.numpy_outputs import KnownMean, make_noise_node
-from ovkgp.inference.training.numpy_values import NumpyVector, make_kernel_node
-from ovkgp.inference.training.priors import NormalPriorTerms, make_prior_terms
+from ovkgp.inference.model.parameter_vector import hyperparameters
+from ovkgp.inference.stacking.output_kernel import OutputDensity, OutputParameters
+from ovkgp.inference.training.lbfgs import ObjectiveEvaluator
+from ovkgp.inference.training.newton import Refinement, refine_mode
+from ovkgp.inference.training.numpy_density import SingleOutputEvidence
+from ovkgp.inference.training.numpy_outputs import KnownMean
 
-MAX_ITERATIONS = 150
-TOLERANCE = 1e-5  # relative change of log π over five iterations of L-BFGS
-FINAL_GAIN = (
-    0.02  # gain of log π, in nats, below which the search on all rows ends if it began at the mode for a subset
-)
+if TYPE_CHECKING:
+    from ovkgp.inference.stacking.candidates import IndependentCandidate
+
+MAX_ITERATIONS = 150  # maximum number of evaluations of a search
+SEARCH_GAIN, FINAL_GAIN = 1e-3, 0.02
+"""Gain of log π, in nats, below which a search ends, and one on all rows that began at the mode for a subset."""
 MAX_GAIN_PER_ROW = 5e-3  # remaining gain per row of a search that counts as converged
 FINAL_EVALUATIONS = 10  # maximum number of evaluations of that search
 MAX_SEARCH_ROWS = 300  # with more rows, the mode for a subset is the initial point
 MIN_SEARCH_ROWS = 200  # smallest number of rows of a subset
-MAX_RUNS, MAX_RUNS_ROWS = 2, 150  # up to this number of rows, the optimizer runs from this number of lengthscales
+MAX_RUNS, MAX_RUNS_ROWS = 2, 150  # up to this number of rows, searches begin at this number of lengthscales
+MANY_HYPERPARAMETERS = 10  # with more, one search is added
 MAX_RUN_GAP = 30.0  # unless they are that much worse than the best
 HESSIAN_STEP = 5e-3  # step of the differences of the gradient
 MIN_CURVATURE = 0.25  # smallest curvature of log π, in units of the prior
@@ -81,14 +79,6 @@ class Draws:
     factors: np.ndarray | None = field(default=None, repr=False, compare=False)
 
 
-class ModeSearch(NamedTuple):
-    """Result of a search from the mode for a subset of the rows, with the attributes of an `LBFGSRun`."""
-
-    best: Point
-    converged: bool
-    iterations: int
-
-
 @dataclass(frozen=True)
 class SubsetMode:
     """Mode for one output on a subset of the rows (m,): the problem, values and known noise (m,) of these rows."""
@@ -103,31 +93,27 @@ class SubsetMode:
 class OutputProblem:
     """Outputs that are observed at the same rows X (n, d), each an independent Gaussian process with the same kind of kernel.
 
-    `gp` has one output, a mean of zero and priors for standardized data; it serves as a template and is changed by `set`. `known`
-    says that the noise variances of all entries are given.
+    `known` says that the noise variances of all entries are given.
     """
 
-    def __init__(self, gp: OperatorValuedGP, X: torch.Tensor):
-        self.gp, self.X = gp, X.numpy()
-        surrogate = Observations(X, _standard_outputs(len(X)))
-        initialization = initialize(gp, surrogate)
-        load_raw_state(gp, initialization.values[0])
-        self.vector = ParameterVector(gp, initialization.bounds, initialization.scales)
-        self.numpy_vector = NumpyVector(self.vector)
-        self.kernel = make_kernel_node(gp.kernel, self.X, self.numpy_vector)
-        self.noise = make_noise_node(gp.noise_model, self.numpy_vector)
-        self.priors = make_prior_terms(gp, self.numpy_vector)
-        self.grid = make_initial_grid(gp, surrogate, self.vector)
-        self.subset = None
+    def __init__(self, candidate: IndependentCandidate, X: torch.Tensor, is_noise_known: bool = False):
+        self.candidate, self.X, self.subset = candidate, X.numpy(), None
+        self.parameters = OutputParameters(candidate, self.X, is_noise_known)
+        self.kernel, self.noise = self.parameters.kernel, self.parameters.noise
         if len(X) > MAX_SEARCH_ROWS:
             rows = np.random.default_rng(0).permutation(len(X))[: max(MIN_SEARCH_ROWS, len(X) // 4)]
-            self.subset = rows, OutputProblem(gp, X[rows])
+            self.subset = rows, OutputProblem(candidate, X[rows], is_noise_known)
 
-    def density(self, y: np.ndarray, known: np.ndarray | None) -> NumpyDensity:
+    @cached_property
+    def points(self) -> np.ndarray:
+        """Initial points (L, S, k), S for each of L lengthscales."""
+        return self.parameters.initial_points(self.X)
+
+    def density(self, y: np.ndarray, known: np.ndarray | None) -> OutputDensity:
         """Return log π(u) of one output y (n,), with known noise variances (n,) or None."""
         data = Observations(torch.from_numpy(self.X), _column(y), None if known is None else _column(known))
         evidence = SingleOutputEvidence(self.kernel, self.noise, KnownMean(np.zeros((len(y), 1))), data)
-        return NumpyDensity(self.numpy_vector, evidence, self.priors)
+        return OutputDensity(self.parameters, evidence)
 
     def draw(
         self,
@@ -144,128 +130,135 @@ class OutputProblem:
         which is computed if it is None. Ctrl-C keeps the best point so far.
         """
         density = self.density(y, known)
-        evaluator = ObjectiveEvaluator(self.vector, density)
+        evaluator = ObjectiveEvaluator(self.parameters, density)
         try:
-            runs = self._maximize(density, evaluator, restarts, first)
-            best = max(runs, key=lambda run: run.best.value)
-            found = {"converged": best.converged, "iterations": sum(run.iterations for run in runs)}
+            found = self._maximize(density, evaluator, restarts, first)
+            return self._result(density, evaluator, self.num_draws() if average else 0, **found)
         except KeyboardInterrupt:
             if evaluator.best is None:
                 raise
-            found, average = {"converged": False, "interrupted": True}, False
-        return self._result(density, evaluator, self.num_draws() if average else 0, **found)
+            return self._result(density, evaluator, 0, converged=False, interrupted=True)
 
     def search_subset(self, y: np.ndarray, known: np.ndarray | None = None, restarts: int = 1) -> SubsetMode:
         """Find the mode for the subset of the rows; only for problems that have one."""
         rows, part = self.subset
         own_y, own_known = y[rows], None if known is None else known[rows]
-        density = part.density(own_y, own_known)
-        evaluator = ObjectiveEvaluator(part.vector, density)
-        runs = part._maximize(density, evaluator, restarts)
-        best = max(runs, key=lambda run: run.best.value)
-        draws = part._result(
-            density, evaluator, 0, converged=best.converged, iterations=sum(run.iterations for run in runs)
-        )
+        draws = part.draw(own_y, own_known, average=False, restarts=restarts)
         return SubsetMode(rows, part, own_y, own_known, draws)
 
-    def draw_from(self, mode: np.ndarray, y: np.ndarray, known: np.ndarray | None, max_iter: int) -> Draws:
-        """Find the mode for one output by at most `max_iter` iterations from a point close to it, without draws."""
+    def draw_from(self, mode: np.ndarray, y: np.ndarray, known: np.ndarray | None, max_evaluations: int) -> Draws:
+        """Find the mode for one output by at most `max_evaluations` from a point close to it, without draws."""
         density = self.density(y, known)
-        evaluator = ObjectiveEvaluator(self.vector, density)
-        point = evaluator.evaluate(np.clip(mode, *self.vector.bounds.T))
+        evaluator = ObjectiveEvaluator(self.parameters, density)
+        point = evaluator.evaluate(np.clip(mode, *self.parameters.bounds.T))
         if point is None:
             return self.draw(y, known, average=False)
-        run = LBFGSRun(evaluator, point, max_iter, TOLERANCE).run()
-        return self._result(density, evaluator, 0, converged=run.converged, iterations=run.iterations)
+        found = refine_mode(evaluator, point, self._prior_metric(), max_evaluations, SEARCH_GAIN)
+        return self._result(density, evaluator, 0, **self._outcome([found]))
 
-    def _result(self, density: NumpyDensity, evaluator: ObjectiveEvaluator, num_draws: int, **found) -> Draws:
+    def _result(self, density: OutputDensity, evaluator: ObjectiveEvaluator, num_draws: int, **found) -> Draws:
         mode, value = evaluator.best.x, evaluator.best.value
-        self.vector.set(mode)
-        bounds = self.vector.active_bounds()
         points, weights, factors = mode[None], np.ones(1), None
         if num_draws:
             points, weights, factors, khat = self._laplace_draws(density, mode, num_draws)
             found |= {"is_rough": len(points) == 1, "khat": khat}
-        thetas = np.stack([self.numpy_vector.values(u)[0] for u in points])
         return Draws(
-            *(thetas, weights, mode, value),
+            *(self.parameters.theta(points), weights, mode, value),
             evaluations=evaluator.evaluations,
             gradient_norm=evaluator.slope(evaluator.best) / len(self.X),
-            active_bounds=bounds,
+            active_bounds=self.parameters.active_bounds(mode),
             factors=factors,
             **found,
         )
 
     def kernel_at(self, theta: np.ndarray) -> Kernel:
-        """Return a copy of the kernel at θ (k,)."""
-        kernel = deepcopy(self.gp.kernel)
-        spans = {entry.name: entry.span for entry in self.vector.entries}
-        for name, raw in kernel.named_parameters():
-            if f"kernel.{name}" in spans:
-                owner, _, leaf = name.rpartition(".")
-                value = torch.from_numpy(theta[spans[f"kernel.{name}"]]).reshape(raw.shape)
-                constraint = kernel.get_submodule(owner).constraint_for_parameter_name(leaf)
-                raw.data = value if constraint is None else constraint.inverse_transform(value)
+        """Return the kernel at θ (k,)."""
+        kernel = self.candidate.make_kernel(self.X.shape[1])
+        self.set_kernel(kernel, theta)
         return kernel
+
+    @torch.no_grad()
+    def set_kernel(self, kernel: Kernel, theta: np.ndarray) -> None:
+        """Set a kernel of the candidate to θ (k,)."""
+        for name, raw, constraint in kernel.named_parameters_and_constraints():
+            if raw.requires_grad:
+                values = torch.from_numpy(theta[self.parameters.spans[f"kernel.{name}"]])
+                raw.copy_(constraint.inverse_transform(values.reshape(raw.shape)))
 
     def num_draws(self) -> int:
         """Return the number of draws; 0 if the mode is used alone."""
         n = len(self.X)
-        if n * len(self.vector) > MAX_LAPLACE_SIZE:
+        if n * len(self.parameters) > MAX_LAPLACE_SIZE:
             return 0
         wanted = MAX_DRAWS if n <= MAX_DRAWS_ROWS else MAX_DRAWS // 2
         affordable = 2 ** int(math.log2(max(MAX_FACTOR_BYTES / (8 * n * n), 1)))
         return min(wanted, affordable) if affordable >= MIN_DRAWS else 0
 
     def _maximize(
-        self, density: NumpyDensity, evaluator: ObjectiveEvaluator, restarts: int, first: SubsetMode | None = None
-    ) -> list[LBFGSRun | ModeSearch]:
-        """Refine the mode for a subset of the rows; for few rows, run L-BFGS from the best points of the grid."""
+        self, density: OutputDensity, evaluator: ObjectiveEvaluator, restarts: int, first: SubsetMode | None = None
+    ) -> dict:
+        """Refine the mode for a subset of the rows; for few rows, search from the best initial points."""
         if self.subset is None:
             return self._search(density, evaluator, restarts)
         if first is None:
             y, known = density.evidence.y[:, 0], density.evidence.known
             first = self.search_subset(y, known, restarts)
         mode = first.draws.mode
-        point = evaluator.evaluate(np.clip(mode, *self.vector.bounds.T))
+        point = evaluator.evaluate(np.clip(mode, *self.parameters.bounds.T))
         if point is None:
             return self._search(density, evaluator, restarts)
         hessian = difference_hessian(first.problem.density(first.y, first.known), mode)
         metric = self._scale_hessian(hessian, len(self.X) / len(first.rows))
-        best, gain, steps = refine_mode(evaluator, point, metric, FINAL_EVALUATIONS, FINAL_GAIN)
-        return [ModeSearch(best, first.draws.converged and gain <= MAX_GAIN_PER_ROW * len(self.X), steps)]
+        found = refine_mode(evaluator, point, metric, FINAL_EVALUATIONS, FINAL_GAIN)
+        return self._outcome([found]) | ({} if first.draws.converged else {"converged": False})
+
+    def _search(self, density: OutputDensity, evaluator: ObjectiveEvaluator, restarts: int) -> dict:
+        """Search from the best initial points with different lengthscales: `restarts`, and more for few rows."""
+        values = np.array([[density.value(u) for u in each] for each in self.points])
+        best = values.max(1)
+        padded = np.pad(best, 1, constant_values=-np.inf)
+        is_peak = (best >= padded[:-2]) & (best >= padded[2:])  # each may be in the basin of another mode
+        order = np.lexsort((-best, ~is_peak))
+        num_runs = MAX_RUNS + (len(self.parameters) > MANY_HYPERPARAMETERS)
+        few = [i for i in order[:num_runs] if best[i] > best[order[0]] - MAX_RUN_GAP]
+        runs, metric = [], self._prior_metric()
+        for i in order[: max(restarts, len(few) if len(self.X) <= MAX_RUNS_ROWS else 1)]:
+            if (point := evaluator.evaluate(self.points[i, values[i].argmax()])) is not None:
+                known = max(runs, key=lambda run: run.best.value, default=None)
+                runs.append(refine_mode(evaluator, point, metric, MAX_ITERATIONS, SEARCH_GAIN, known))
+        if not runs:
+            theta = self.parameters.theta(self.points[order[0], values[order[0]].argmax()])
+            found = hyperparameters(self.kernel_at(theta))
+            if self.noise is not None:
+                found["noise"] = torch.from_numpy(self.noise.variances(theta)[0])
+            raise FactorizationError(
+                "The covariance matrix is not positive definite at any initial value of the hyperparameters. Check the data for duplicates and extreme scales.",
+                found,
+            )
+        return self._outcome(runs)
+
+    def _outcome(self, runs: list[Refinement]) -> dict:
+        """Say whether the best of some searches converged, and count their steps."""
+        best = max(runs, key=lambda run: run.best.value)
+        return {"converged": best.gain <= MAX_GAIN_PER_ROW * len(self.X), "iterations": sum(run.steps for run in runs)}
+
+    def _prior_metric(self) -> np.ndarray:
+        """Return the negative Hessian (k, k) of the log prior."""
+        return np.diag(self.parameters.scale**-2)
 
     def _scale_hessian(self, hessian: np.ndarray, ratio: float) -> np.ndarray:
         """Return the negative Hessian (k, k) for `ratio` times as many rows, with curvatures of at least ¼ in units of the prior."""
-        scales = self._prior_scales()
+        scales = self.parameters.scale
         values, vectors = np.linalg.eigh(ratio * hessian * scales * scales[:, None] + (1 - ratio) * np.eye(len(scales)))
         return (vectors * np.maximum(values, MIN_CURVATURE)) @ vectors.T / (scales * scales[:, None])
 
-    def _search(self, density: NumpyDensity, evaluator: ObjectiveEvaluator, restarts: int) -> list[LBFGSRun]:
-        """Run L-BFGS from the best points of the grid with different lengthscales: `restarts`, and more for few rows."""
-        points, lengthscale = self.grid
-        values = np.array([density.value(u) for u in points])
-        order = np.argsort(-values)
-        best = order[np.sort(np.unique(lengthscale[order], return_index=True)[1])]  # of each lengthscale
-        few = [i for i in best[:MAX_RUNS] if values[i] > values[order[0]] - MAX_RUN_GAP]
-        initial = best[: max(restarts, len(few) if len(self.X) <= MAX_RUNS_ROWS else 1)]
-        found = (evaluator.evaluate(points[index]) for index in initial)
-        runs = [LBFGSRun(evaluator, point, MAX_ITERATIONS, TOLERANCE).run() for point in found if point is not None]
-        if not runs:
-            self.vector.set(points[order[0]])
-            values = {**hyperparameters(self.gp.kernel), "noise": self.gp.noise.detach()}
-            raise FactorizationError(
-                "The covariance matrix is not positive definite at any initial value of the hyperparameters. Check the data for duplicates and extreme scales.",
-                values,
-            )
-        return runs
-
     def _laplace_draws(
-        self, density: NumpyDensity, mode: np.ndarray, num_draws: int
+        self, density: OutputDensity, mode: np.ndarray, num_draws: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float | None]:
         """Return draws around the mode, their weights, the Cholesky factors of their covariances, and k̂."""
         hessian = difference_hessian(density, mode)
-        points, scores = draw_around_mode(mode, hessian, self._prior_scales(), self.vector.bounds, num_draws)
+        bounds, scales = self.parameters.bounds, self.parameters.scale
+        points, scores = draw_around_mode(mode, hessian, scales, bounds, num_draws)
         factors = np.empty((num_draws, len(self.X), len(self.X)))
         values = np.array([density.value(u, out=factor) for u, factor in zip(points, factors, strict=True)])
         khat = pareto_shape(values + 0.5 * np.square(scores).sum(1))
@@ -277,19 +270,6 @@ class OutputProblem:
         if not is_finite.all():
             points, weights, factors = points[is_finite], weights[is_finite], factors[is_finite]
         return points, weights, factors, khat
-
-    def _prior_scales(self) -> np.ndarray:
-        """Return the prior standard deviation of each variable u; 1 if it has no normal prior."""
-        return prior_scales(self.priors, self.numpy_vector)
-
-
-def prior_scales(priors: list, vector: NumpyVector) -> np.ndarray:
-    """Return the prior standard deviation of each variable u (k,); 1 if it has no normal prior."""
-    scales = np.ones(len(vector.is_log))
-    for term in priors:
-        if isinstance(term, NormalPriorTerms):
-            scales[term.indices] = term.scale / np.where(term.is_log, 1.0, term.factor * vector.size[term.indices])
-    return scales[vector.kept]
 
 
 def draw_around_mode(
@@ -319,11 +299,6 @@ def importance_weights(values: np.ndarray, scores: np.ndarray, at_mode: float) -
     log_weights = values + 0.5 * np.square(scores).sum(1)
     log_weights = np.minimum(log_weights - logsumexp(log_weights), -0.5 * np.log(is_finite.sum()))
     return np.exp(log_weights - logsumexp(log_weights))
-
-
-def _standard_outputs(num_rows: int) -> torch.Tensor:
-    """Return a column (n, 1) with variance 1, which sets the units of initial values and bounds."""
-    return (1 - 2.0 * (torch.arange(num_rows, dtype=torch.float64) % 2)).unsqueeze(-1)
 
 
 def _column(values: np.ndarray) -> torch.Tensor:

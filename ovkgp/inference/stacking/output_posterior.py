@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKernel
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 from scipy.special import logsumexp
 from torch import Tensor
 
@@ -35,6 +35,7 @@ from ovkgp.inference.posteriors.prediction import (
     normal_cdf,
 )
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
+from ovkgp.inference.training.numpy_values import BLOCK_ENTRIES
 from ovkgp.kernels.evaluation import evaluate_kernel
 
 JITTER = 1e-9  # added to the diagonal of a covariance that is not positive definite, relative to its mean
@@ -142,18 +143,31 @@ class OutputPosterior(Posterior):
 
     def _chunk_moments(self, X: Tensor, form: str, noise: bool) -> tuple[Tensor, Tensor | None]:
         node, Z = self.problem.kernel, X.numpy()
-        cross = torch.from_numpy(np.ascontiguousarray(node.cross(self.thetas, Z))).expand(len(self.thetas), -1, -1)
-        mean = (cross @ self.alpha.unsqueeze(-1)).squeeze(-1)
-        if form == "none":
-            return mean, None
-        explained = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)
-        added = torch.from_numpy(self.noise_variances) if noise else torch.zeros(len(mean), dtype=torch.float64)
+        added = torch.from_numpy(self.noise_variances if noise else np.zeros(len(self.thetas)))
         if form == "full":
-            prior = torch.from_numpy(np.ascontiguousarray(node.cross(self.thetas, Z, Z)))
-            covariance = prior - explained.mT @ explained
+            cross = torch.from_numpy(node.cross(self.thetas, Z))
+            explained = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)
+            covariance = torch.from_numpy(node.cross(self.thetas, Z, Z)) - explained.mT @ explained
+            mean = (cross @ self.alpha.unsqueeze(-1)).squeeze(-1)
             return mean, covariance + added[:, None, None] * torch.eye(len(Z), dtype=torch.float64)
-        prior = torch.from_numpy(node.variances(self.thetas, Z)).expand_as(mean)
-        return mean, subtract_explained(prior, explained.square().sum(-2), "diag") + added[:, None]
+        mean, explained = np.empty((2, len(self.thetas), len(Z)))
+        add, cross = (
+            node.between(Z),
+            np.empty((max(4 * BLOCK_ENTRIES // (len(Z) * len(self.y)), 1), len(Z), len(self.y))),
+        )
+        for start in range(0, len(self.thetas), len(cross)):  # few draws at a time, whose covariances stay in the cache
+            some = self.thetas[start : start + len(cross)]
+            cross.fill(0.0)
+            add(cross[: len(some)], some, 1.0)
+            for index, K in enumerate(cross[: len(some)], start):
+                mean[index] = K @ self.alpha[index].numpy()
+                if form == "diag":  # K.T and the factor are in the order of Fortran
+                    half = blas.dtrsm(1.0, self.chol[index].numpy().T, K.T, trans_a=1, overwrite_b=1)
+                    explained[index] = np.einsum("ij,ij->j", half, half)
+        if form == "none":
+            return torch.from_numpy(mean), None
+        prior = torch.from_numpy(np.broadcast_to(node.variances(self.thetas, Z), mean.shape).copy())
+        return torch.from_numpy(mean), subtract_explained(prior, torch.from_numpy(explained), "diag") + added[:, None]
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> MixturePrediction:
         form, X = check_form(cov), validate_inputs(X, self.num_dims).double()

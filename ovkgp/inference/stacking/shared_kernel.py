@@ -28,7 +28,8 @@ from ovkgp.inference.stacking.curve_candidates import CurveData
 from ovkgp.inference.stacking.curve_components import MIN_RELATIVE_WHITE
 from ovkgp.inference.stacking.domain_kriging import InterpolatedCurves
 from ovkgp.inference.stacking.output_draws import Draws, OutputProblem
-from ovkgp.inference.training.numpy_density import NumpyDensity, solve_and_invert
+from ovkgp.inference.stacking.output_kernel import OutputDensity
+from ovkgp.inference.training.numpy_density import solve_and_invert
 
 MAX_TRAINING_CURVES, MAX_TRAINING_POINTS = 400, 300  # hyperparameters are trained on random ones
 
@@ -72,16 +73,16 @@ class SharedEvidence:
 class SharedProblem(OutputProblem):
     """Search for the mode of the hyperparameters of one kernel for all outputs Y (n, p)."""
 
-    def __init__(self, gp, X: Tensor):
-        super().__init__(gp, X)
+    def __init__(self, candidate: IndependentCandidate, X: Tensor):
+        super().__init__(candidate, X)
         self.subset = None
 
-    def density(self, y: np.ndarray, known: np.ndarray | None) -> NumpyDensity:
+    def density(self, y: np.ndarray, known: np.ndarray | None) -> OutputDensity:
         """Return log π(u) of all outputs y (n, p)."""
         evidence = SharedEvidence(
             self.kernel, self.noise, y, effective_outputs(y) / max(y.shape[1], 1)
         )  # 0 if all curves are equal
-        return NumpyDensity(self.numpy_vector, evidence, self.priors)
+        return OutputDensity(self.parameters, evidence)
 
 
 def effective_outputs(Y: np.ndarray) -> float:
@@ -106,7 +107,7 @@ class SharedPosterior(InterpolatedCurves):
 
     def __init__(self, state: SharedState, data: CurveData):
         self.state, self.tasks, self.num_channels = state, data.tasks, data.num_channels
-        problem = SharedProblem(state.candidate.make_template(data.X.shape[1], False), data.X)
+        problem = SharedProblem(state.candidate, data.X)
         self.problem, self.kernel, self.theta = problem, problem.kernel, np.asarray(state.draws.thetas[0])
         self.nugget = float(problem.noise.variances(self.theta)[0][0])
         self.curves = Y = data.Y.numpy().copy()
@@ -227,7 +228,7 @@ def fit_shared(data: CurveData, candidate: IndependentCandidate, missing: Tensor
     Entries `missing` (n, g·q) were imputed, and are stored.
     """
     rows = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(data.X))[:MAX_TRAINING_CURVES]))
-    problem = SharedProblem(candidate.make_template(data.X.shape[1], False), data.X[rows])
+    problem = SharedProblem(candidate, data.X[rows])
     Y = data.Y[rows].numpy()
     used = np.flatnonzero(np.square(Y).sum(0) > 1e-20 * max(np.square(Y).sum(0).max(), 1e-300))
     used = np.sort(np.random.default_rng(0).permutation(used)[:MAX_TRAINING_POINTS])

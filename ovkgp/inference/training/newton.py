@@ -1,10 +1,12 @@
-"""Maximization from a point close to the mode, with a known metric: BFGS whose first matrix is the Hessian of a similar density.
+"""Maximization with a known metric: BFGS with a dense matrix, whose first value is the Hessian of a similar density.
 
-The Hessian of the log posterior on a subset of the rows, scaled to all rows, makes the first step nearly that of Newton's method, so
-that few evaluations on all rows are needed.
+That of the log prior sets the scale of the first steps. That of the log posterior on a subset of the rows, scaled to all rows, makes
+the first step nearly that of Newton's method, so that few evaluations on all rows are needed.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,37 +15,61 @@ from ovkgp.inference.training.lbfgs import ObjectiveEvaluator, Point
 MAX_STEP = 1.0  # largest change of a variable in one step
 STEP_FACTORS = (1.0, 0.3, 0.05)  # factors tried on a step, in this order, until the objective rises
 MIN_RELATIVE_CURVATURE = 1e-3  # smallest sᵀy / sᵀBs of an update; for less, y is moved towards Bs
+MAX_DISTANCE = 0.3  # from a known mode within which a search ends: the loss if the objective were a quadratic function
+
+
+class Refinement(NamedTuple):
+    """Best point of a search, the metric (k, k) there, the remaining gain, and the number of steps."""
+
+    best: Point
+    metric: np.ndarray
+    gain: float
+    steps: int
 
 
 def refine_mode(
-    evaluator: ObjectiveEvaluator, point: Point, metric: np.ndarray, max_evaluations: int, tolerance: float
-) -> tuple[Point, float, int]:
-    """Maximize from `point` inside the bounds; return the best point, the remaining gain, and the number of steps.
+    evaluator: ObjectiveEvaluator,
+    point: Point,
+    metric: np.ndarray,
+    max_evaluations: int,
+    tolerance: float,
+    known: Refinement | None = None,
+) -> Refinement:
+    """Maximize from `point` inside the bounds.
 
     `metric` (k, k) is a positive definite approximation of the negative Hessian of the objective. The gain is that of the next step
-    if the objective were a quadratic function; the search ends if it is at most `tolerance`. Complexity: O(k³) per evaluation.
+    if the objective were a quadratic function; the search ends if it is at most `tolerance`, or close to the mode of a `known` search.
+    Complexity: O(k³) per evaluation.
     """
     low, high = evaluator.vector.bounds.T
     evaluated, steps = evaluator.evaluations, 0
     while True:
+        if known is not None and _distance(point, known) < MAX_DISTANCE:
+            return Refinement(point, metric, known.gain, steps)
         gradient = point.gradient
         is_free = ~(((point.x <= low) & (gradient < 0)) | ((point.x >= high) & (gradient > 0)))
         step = np.zeros_like(gradient)
         step[is_free] = np.linalg.solve(metric[np.ix_(is_free, is_free)], gradient[is_free])
         gain = 0.5 * float(gradient @ step)
         if gain <= tolerance:
-            return point, gain, steps
+            return Refinement(point, metric, gain, steps)
         step *= min(1.0, MAX_STEP / np.abs(step).max())
         for factor in STEP_FACTORS:
             if evaluator.evaluations - evaluated >= max_evaluations:
-                return point, gain, steps
+                return Refinement(point, metric, gain, steps)
             following = evaluator.evaluate(np.clip(point.x + factor * step, low, high))
             if following is not None and following.value > point.value:
                 break
         else:
-            return point, gain, steps
+            return Refinement(point, metric, gain, steps)
         metric = _update(metric, following.x - point.x, gradient - following.gradient)
         point, steps = following, steps + 1
+
+
+def _distance(point: Point, known: Refinement) -> float:
+    """Return ½ dᵀBd of the difference d from the best point of a search, with its metric B."""
+    difference = point.x - known.best.x
+    return 0.5 * float(difference @ known.metric @ difference)
 
 
 def _update(B: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:

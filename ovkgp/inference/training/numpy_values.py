@@ -163,9 +163,10 @@ class KernelNode:
     """A scalar kernel at n rows of data.
 
     `add_to(total, theta, factor)` adds `factor` times its matrix to `total` (n, n) in place; the function that it returns takes
-    derivatives G by `total`, adds those by θ to a vector, and returns ⟨G, matrix⟩. `cross(thetas, Z, X)` are the covariances
-    (S, m, n) of points Z (m, d) with points X, or the rows of the data if X is None, at S values of θ, and `variances(thetas, Z)`
-    the prior variances (S, m) of Z; either may have one entry for all S.
+    derivatives G by `total`, adds those by θ to a vector, and returns ⟨G, matrix⟩. `between(Z, X)` returns a function
+    `add(total, thetas, factor)`, which adds the covariances of points Z (m, d) with points X, or the rows of the data if X is None, at
+    S values of θ, times a factor () or (S, 1, 1), to `total` (S, m, n). `variances(thetas, Z)` are the prior variances (S, m) of Z, or
+    (1, m) if they are equal.
     """
 
     num_rows: int
@@ -175,6 +176,12 @@ class KernelNode:
         total = np.empty((self.num_rows, self.num_rows)) if out is None else out
         total.fill(0.0)
         return total, self.add_to(total, theta, 1.0)
+
+    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
+        """Return the covariances (S, m, n) of points Z with points X, or with the rows of the data, at S values of θ (S, k)."""
+        total = np.zeros((len(thetas), len(Z), self.num_rows if X is None else len(X)))
+        self.between(Z, X)(total, thetas, 1.0)
+        return total
 
     @cached_property
     def blocks(self) -> list[slice]:
@@ -242,16 +249,22 @@ class Radial(KernelNode):
 
         return backward
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
-        ell = self.lengthscale.entries(thetas)
-        squares = _squared_differences(Z, self.X if X is None else X, separate=ell.shape[1] > 1)
-        others = {name: reference.numbers(thetas)[:, None, None] for name, reference in self.others.items()}
-        found, size = np.empty((len(thetas), *squares.shape[1:])), max(4 * BLOCK_ENTRIES // squares[0].size, 1)
-        for start in range(0, len(thetas), size):
-            some = slice(start, start + size)
-            s, own = _weigh(squares, ell[some]), {name: values[some] for name, values in others.items()}
-            found[some] = self.profile(np, s, self.kernel, **own).value
-        return found
+    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+        squares = _squared_differences(Z, self.X if X is None else X, separate=self.lengthscale.shape[-1] > 1)
+
+        def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:
+            others = {name: reference.numbers(thetas)[:, None, None] for name, reference in self.others.items()}
+            size = max(4 * BLOCK_ENTRIES // squares[0].size, 1)
+            for some in (slice(start, start + size) for start in range(0, len(thetas), size)):
+                s, own = (
+                    _weigh(squares, self.lengthscale.entries(thetas[some])),
+                    {k: v[some] for k, v in others.items()},
+                )
+                value = self.profile(np, s, self.kernel, **own).value
+                value *= factor[some] if np.ndim(factor) else factor
+                total[some] += value
+
+        return add
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return np.ones((len(thetas), len(Z)))
@@ -267,8 +280,11 @@ class Ones(KernelNode):
         total += factor
         return lambda G, out: G.sum()
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
-        return np.ones((1, len(Z), self.num_rows if X is None else len(X)))
+    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+        def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:
+            total += factor
+
+        return add
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return np.ones((1, len(Z)))
@@ -285,8 +301,13 @@ class InnerProducts(KernelNode):
             total[rows] += factor * self.products[rows]
         return lambda G, out: np.vdot(G, self.products)
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
-        return (Z @ (self.X if X is None else X).T)[None]
+    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+        products = Z @ (self.X if X is None else X).T
+
+        def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:
+            total += factor * products
+
+        return add
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return np.square(Z).sum(1)[None]
@@ -309,8 +330,9 @@ class ScaledKernel(KernelNode):
 
         return backward
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
-        return self.scale.numbers(thetas)[:, None, None] * self.inner.cross(thetas, Z, X)
+    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+        inner = self.inner.between(Z, X)
+        return lambda total, thetas, factor: inner(total, thetas, factor * self.scale.numbers(thetas)[:, None, None])
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return self.scale.numbers(thetas)[:, None] * self.inner.variances(thetas, Z)
@@ -326,8 +348,14 @@ class Sum(KernelNode):
         found = [part.add_to(total, theta, factor) for part in self.parts]
         return lambda G, out: sum(backward(G, out) for backward in found)
 
-    def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
-        return sum(part.cross(thetas, Z, X) for part in self.parts)
+    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+        parts = [part.between(Z, X) for part in self.parts]
+
+        def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:
+            for part in parts:
+                part(total, thetas, factor)
+
+        return add
 
     def variances(self, thetas: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return sum(part.variances(thetas, Z) for part in self.parts)

@@ -471,6 +471,7 @@ def test_summary_omits_expensive_held_out_rows(monkeypatch):
     [
         ({"hyperparameters": "laplace", "sampling": {"draws": 30}}, "hyperparameters='laplace'"),
         ({"noise": "shared"}, "noise"),
+        ({"base_kernel": "laplace"}, "base_kernel='laplace'"),
         ({"approximation": "orff", "num_frequencies": 20}, "approximation='orff'"),
         pytest.param(
             {"likelihood": "student_t", "num_frequencies": 10}, "likelihood='student_t'", marks=pytest.mark.slow

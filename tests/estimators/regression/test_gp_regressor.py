@@ -28,8 +28,8 @@ from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.regression.training import num_weights
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import hyperparameters
+from ovkgp.inference.stacking.output_kernel import OutputDensity
 from ovkgp.inference.training.log_posterior import LogDensity
-from ovkgp.inference.training.numpy_density import NumpyDensity
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix
 from ovkgp.kernels.fields import FieldKernel
 
@@ -649,11 +649,11 @@ def test_score_rejects_y_without_observations(fitted):
         fitted.score(np.zeros((2, 2)), np.full((2, 3), np.nan))
 
 
-@pytest.mark.parametrize(("evaluation", "num_candidates"), [(5, 1), (150, 2)])
+@pytest.mark.parametrize(("evaluation", "num_candidates"), [(5, 1), (110, 2)])
 def test_interrupted_training_of_candidates_keeps_those_so_far(monkeypatch, evaluation, num_candidates):
     """One interrupt ends the whole fit and keeps what was trained so far."""
     X, Y, _ = smooth()
-    calls, original = [], NumpyDensity.__call__
+    calls, original = [], OutputDensity.__call__
 
     def interrupting(self, *args, **kwargs):
         calls.append(1)
@@ -661,7 +661,7 @@ def test_interrupted_training_of_candidates_keeps_those_so_far(monkeypatch, eval
             os.kill(os.getpid(), signal.SIGINT)
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(NumpyDensity, "__call__", interrupting)
+    monkeypatch.setattr(OutputDensity, "__call__", interrupting)
     with pytest.warns(FitWarning, match="interrupted"):
         model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
     assert model.fit_report_.interrupted and len(model.candidates_) == num_candidates

@@ -62,10 +62,10 @@ def test_component_posterior_is_restored_from_its_state(data, components):
 
 
 def test_shared_evidence_is_the_profiled_sum_and_has_its_gradient(data):
-    problem = SharedProblem(default_candidates()[2].make_template(2, False), data.X[:12])
+    problem = SharedProblem(default_candidates()[2], data.X[:12])
     Y = data.Y[:12, :5].numpy()
     evidence = SharedEvidence(problem.kernel, problem.noise, Y, 1.0)
-    theta = problem.numpy_vector.values(problem.grid.points[3])[0]
+    theta = problem.parameters.theta(problem.points[1, 1])
     M = problem.kernel.matrix(theta)[0] + problem.noise.variances(theta)[0][0] * np.eye(12)
     expected = 0.0
     for y in Y.T:  # the variance of each point at its maximum

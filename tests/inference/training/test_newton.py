@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ovkgp.inference.training.lbfgs import ObjectiveEvaluator
-from ovkgp.inference.training.newton import refine_mode
+from ovkgp.inference.training.newton import MAX_DISTANCE, refine_mode
 
 RNG = np.random.default_rng(0)
 ROOT = RNG.standard_normal((4, 6))
@@ -26,7 +26,7 @@ def search(density, start, metric, max_evaluations=100, tolerance=1e-12, bounds=
     vector = SimpleNamespace(bounds=np.tile(bounds, (len(start), 1)))
     evaluator = ObjectiveEvaluator(vector, density)
     found = refine_mode(evaluator, evaluator.evaluate(np.array(start, float)), metric, max_evaluations, tolerance)
-    return *found, evaluator
+    return found.best, found.gain, found.steps, evaluator
 
 
 def test_one_step_suffices_with_the_exact_hessian():
@@ -51,6 +51,14 @@ def test_wrong_metrics_are_corrected(metric):
 def test_curved_valley_is_followed_although_curvatures_change_sign():
     point, *_ = search(rosenbrock, [-1.2, 1.0], 100 * np.eye(2), max_evaluations=500)
     np.testing.assert_allclose(point.x, 1, atol=1e-4)
+
+
+def test_search_ends_close_to_a_known_mode():
+    evaluator = ObjectiveEvaluator(SimpleNamespace(bounds=np.tile((-10.0, 10.0), (4, 1))), quadratic)
+    known = refine_mode(evaluator, evaluator.evaluate(MODE + 0.3), HESSIAN, 100, 1e-12)
+    again = refine_mode(evaluator, evaluator.evaluate(MODE - 2), np.eye(4), 100, 1e-12, known)
+    assert known.gain == again.gain and quadratic(again.best.x)[0] > -MAX_DISTANCE
+    assert again.steps < refine_mode(evaluator, evaluator.evaluate(MODE - 2), np.eye(4), 100, 1e-12).steps
 
 
 def test_bounds_are_respected_and_active_ones_are_fixed():
