@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from ovkgp.estimators.detection.kernel_pca import KernelPCADetector
+from ovkgp.estimators.detection.one_class_forest import OneClassForest
+from ovkgp.estimators.detection.random_projection import RandomProjectionDetector
+from ovkgp.estimators.detection.roth import RothDistances, roth_distance
 from ovkgp.estimators.functional.feature_projection import FeatureProjectionRegressor
 from ovkgp.estimators.functional.function_gp import FunctionGPRegressor
 from ovkgp.estimators.functional.functional_linear import FunctionalLinearRegressor
@@ -39,14 +43,19 @@ __all__ = [
     "InfiniteQuantileRegressor",
     "KernelAdditiveRegressor",
     "KernelCurveRegressor",
+    "KernelPCADetector",
     "KernelProjectionRegressor",
     "ManifoldRidge",
     "ORFFRidge",
     "OVKRidge",
+    "OneClassForest",
+    "RandomProjectionDetector",
     "RobustFunctionalRegressor",
+    "RothDistances",
     "SimplexClassifier",
     "TripleBasisRegressor",
     "VectorTaskRegressor",
     "compare_kernels",
     "load",
+    "roth_distance",
 ]

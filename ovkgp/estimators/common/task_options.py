@@ -31,7 +31,9 @@ from ovkgp.losses import TaskMeasure
 MEASURES = ("gauss_legendre", "sobol", "monte_carlo")
 TASK_CONVENTIONS = {"samples": 1.0, "stability": 2.0}  # factor of the canonical λ in each convention (LT §0.2)
 QUANTILE_RULE, DISTANCE_QUANTILE = "quantile_0.2", 0.2  # lengthscale of tasks from their distances (LT-41)
+LENGTHSCALE_RATIOS = {"local": 0.3, "median": 1.0}  # lengthscales by name, relative to the median distance between rows
 LENGTHSCALE = [one_of("median"), POSITIVE, POSITIVES]
+LOCAL_LENGTHSCALE = [one_of(*LENGTHSCALE_RATIOS), POSITIVE, POSITIVES]
 TASK_LENGTHSCALE = [one_of("median", QUANTILE_RULE), POSITIVE, POSITIVES]
 TASK_KERNEL_CONSTRAINTS = {
     "kernel": BASE_KERNEL,
@@ -105,15 +107,16 @@ def _inside(measure: TaskMeasure, low: float, high: float) -> TaskMeasure:
 def task_kernel(kernel: str | Kernel, lengthscale, points: Tensor, role: str = "kernel") -> Kernel:
     """Make a scalar kernel by name, or copy the given one, in float64 and not trained.
 
-    The lengthscale of a name is a positive number, a vector (d,), or a quantile of the distances between the points (n, d): "median",
-    or for tasks "quantile_0.2" (LT-41).
+    The lengthscale of a name is a positive number, a vector (d,), or taken from the distances between the points (n, d): "median",
+    "local", 0.3 times that, or for tasks "quantile_0.2" (LT-41).
     `role` is the name of the option in messages.
     """
     if isinstance(kernel, Kernel):
         check_scalar_kernel(kernel, role)
         return deepcopy(kernel).double().requires_grad_(False)
     if isinstance(lengthscale, str):
-        value = median_distance(points.numpy()) if lengthscale == "median" else _low_distance(points)
+        ratio = LENGTHSCALE_RATIOS.get(lengthscale)
+        value = _low_distance(points) if ratio is None else ratio * median_distance(points.numpy())
     else:
         value = as_array(lengthscale)
     value = torch.as_tensor(value, dtype=torch.float64)

@@ -16,12 +16,10 @@ from ovkgp.checks import as_seed
 from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.estimator import Estimator
-from ovkgp.estimators.common.named_kernels import BASE_KERNEL, median_distance
+from ovkgp.estimators.common.named_kernels import BASE_KERNEL
 from ovkgp.estimators.common.options import (
     FRACTION,
     NONNEGATIVE,
-    POSITIVE,
-    POSITIVES,
     number,
     one_of,
     restore_on_error,
@@ -30,6 +28,7 @@ from ovkgp.estimators.common.prediction_columns import PredictionColumns, Predic
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.summary import Hyperparameter
 from ovkgp.estimators.common.task_options import (
+    LOCAL_LENGTHSCALE,
     TASK_CONSTRAINTS,
     TASK_LENGTHSCALE,
     input_factor,
@@ -63,7 +62,6 @@ from ovkgp.inference.tasks.problem import TaskFunction
 from ovkgp.losses import TaskMeasure, grid
 
 storable_record(ThresholdOffset)
-LOCAL_LENGTHSCALE_RATIO = 0.3  # ratio of the lengthscale "local" to the median distance
 NUM_LEVELS = 101  # number of levels at which curves are rearranged and scored
 CHUNK_ROWS = 4096
 THRESHOLD_SLACK = 1e-8  # relative decrease of uncalibrated thresholds, so that rows on the margin are inside
@@ -180,7 +178,7 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **TASK_CONSTRAINTS,
         "nu": [number("a number above 0 and at most 1", lambda value: 0 < value <= 1)],
-        "lengthscale": [one_of("local", "median"), POSITIVE, POSITIVES],
+        "lengthscale": LOCAL_LENGTHSCALE,
         "threshold_kernel": BASE_KERNEL,
         "threshold_lengthscale": TASK_LENGTHSCALE,
         "lam": [NONNEGATIVE],
@@ -290,7 +288,7 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
         inputs = input_factor(
             rows,
             kernel=self.kernel,
-            lengthscale=self._lengthscale(),
+            lengthscale=self.lengthscale,
             num_frequencies=self.num_frequencies,
             random_state=self._seed,
         )
@@ -298,11 +296,6 @@ class InfiniteOneClassSVM(OutlierMixin, Estimator):
         thresholds = self._threshold_factor(levels)
         calibrated = self._threshold_factor(torch.from_numpy(curve_levels)) if self.calibrate else None
         return OneClassModel(inputs, rows, self.measure_, tasks, thresholds, float(self.lam), curve_levels, calibrated)
-
-    def _lengthscale(self):
-        if isinstance(self.lengthscale, str) and self.lengthscale == "local":
-            return LOCAL_LENGTHSCALE_RATIO * median_distance(self._rows)
-        return self.lengthscale
 
     def _threshold_factor(self, levels: Tensor) -> KernelFactor:
         return task_factor(levels, kernel=self.threshold_kernel, lengthscale=self.threshold_lengthscale)

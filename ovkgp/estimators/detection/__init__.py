@@ -1,0 +1,1 @@
+"""Detectors of outliers, with scikit-learn's interface."""

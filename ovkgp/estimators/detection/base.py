@@ -1,0 +1,184 @@
+"""Base class of the detectors of outliers: validation, thresholds from held-out scores, predictions, kernels by name."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from gpytorch.kernels import Kernel
+from sklearn.base import OutlierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from ovkgp.checks import as_seed
+from ovkgp.estimators.common.estimator import Estimator
+from ovkgp.estimators.common.options import FRACTION, RANDOM_STATE, restore_on_error
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
+from ovkgp.estimators.common.validation import input_table, warn_about_distant_rows
+from ovkgp.exceptions import InputError
+from ovkgp.inference.model.row_sample import draw_folds
+
+DETECTOR_ATTRIBUTES = ("n_features_in_", "scaling_", "offset_", "held_out_scores_", "num_rows_", "_rows", "_seed")
+"""Fitted attributes of all detectors that a model file holds."""
+
+
+class OutlierDetector(OutlierMixin, Estimator):
+    """Detector of outliers with a score of each point, which is larger for more typical points.
+
+    A subclass has `_fit_rows`, which fits to scaled rows, and `_score`, the scores of scaled points.
+    """
+
+    kind = "none"
+    calibration_note = (
+        "The threshold was set with scores of held-out training rows. To assess it, give new rows (X=, or --data)."
+    )
+    reported = (("alpha", "level α of predict"), ("offset_", "threshold of the score at that level"))
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "alpha": [FRACTION],
+        "scale_inputs": ["boolean"],
+        "random_state": RANDOM_STATE,
+    }
+
+    def fit(self, X, y=None):
+        """Fit the detector.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Typical rows, of which a few may be outliers. At least two must be distinct.
+        y : None, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : estimator
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            X = input_table(self, X, reset=True)
+            if len(X) < 2:
+                raise InputError(f"X must have at least 2 rows, got n_samples = {len(X)}.")
+            self.check_options()
+            self._seed = as_seed(getattr(self, "random_state", 0))
+            scale = self.scale_inputs and not isinstance(getattr(self, "kernel", None), Kernel)
+            if scale:
+                warn_about_distant_rows(X, self.input_labels())
+            self.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
+            self._rows, self.num_rows_ = self.scaling_.inputs(X).numpy(), len(X)
+            if (self._rows == self._rows[0]).all():
+                raise InputError("X must have at least 2 distinct rows, but all rows are equal.")
+            self._fit_rows(self._rows)
+            self.held_out_scores_ = self._score_training_rows()
+            self.offset_ = self._offset()
+        return self
+
+    @abstractmethod
+    def _fit_rows(self, rows: np.ndarray) -> None:
+        """Fit to scaled rows (n, d)."""
+
+    @abstractmethod
+    def _score(self, points: np.ndarray) -> np.ndarray:
+        """Return the scores (m,) of scaled points (m, d)."""
+
+    def _score_training_rows(self) -> np.ndarray:
+        """Return the score (n,) of each training row by a fit to the other four of five random folds."""
+        folds, scores = draw_folds(len(self._rows)), np.empty(len(self._rows))
+        for fold in range(folds.max() + 1):
+            held_out = folds == fold
+            other = type(self)(**self.get_params(deep=False))
+            other.scaling_, other._seed = self.scaling_, self._seed
+            other._fit_rows(self._rows[~held_out])
+            scores[held_out] = other._score(self._rows[held_out])
+        return scores
+
+    def _offset(self) -> float:
+        """Return the score below which points are outliers: the ⌈αn⌉-th smallest of the held-out ones."""
+        return float(np.quantile(self.held_out_scores_, self.alpha, method="inverted_cdf"))
+
+    def score_samples(self, X) -> np.ndarray:
+        """Return the score of each row; larger for more typical points.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            Scores.
+        """
+        check_is_fitted(self)
+        return self._score(self.scaling_.inputs(input_table(self, X, reset=False)).numpy())
+
+    def decision_function(self, X) -> np.ndarray:
+        """Return the scores minus `offset_`: negative for outliers.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            `score_samples(X) - offset_`.
+        """
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X) -> np.ndarray:
+        """Predict −1 for outliers and +1 for all other rows; a fraction of about `alpha` of typical new rows is −1.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            +1 or −1.
+        """
+        return np.where(self.decision_function(X) >= 0, 1, -1)
+
+    def level_score(self, X) -> np.ndarray:
+        """Return the p-value of each row: the fraction of held-out training rows that are at most as typical.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            p-values, below `alpha` for outliers. A fraction of about ν of typical new rows has one below ν.
+        """
+        scores = np.sort(self.held_out_scores_)
+        return np.searchsorted(scores, self.score_samples(X), side="right") / len(scores)
+
+    @property
+    def min_nu(self) -> float:
+        """Smallest level that the training rows contain information on, 1/n."""
+        return 1 / self.num_rows_
+
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict inliers and p-values: a row is an outlier if its level is below `alpha`."""
+        request.reject_options("detectors of outliers", "quantiles", "level", "latent", "costs")
+        return {"inlier": self.predict(X) == 1, "level": self.level_score(X)}
+
+    def training_data(self) -> tuple[np.ndarray, None]:
+        """Return the training rows X (n, d) and None."""
+        check_is_fitted(self)
+        return self._rows * self.scaling_.input_scale + self.scaling_.input_offset, None
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List the level, the threshold and the lengthscales in original units."""
+        lengthscale = getattr(getattr(self, "kernel_", None), "lengthscale", None)
+        if lengthscale is None:
+            return super().list_parameters()
+        values = np.broadcast_to(lengthscale.detach().numpy().reshape(-1), self.n_features_in_)
+        pairs = zip(values * self.scaling_.input_scale, ColumnNames.of(self).inputs, strict=True)
+        return [*super().list_parameters(), *(Hyperparameter.of("lengthscale", value, name) for value, name in pairs)]
