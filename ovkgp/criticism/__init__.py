@@ -9,6 +9,8 @@ _NAMES = {  # exported names and the modules that define them
     "Coverage": "calibration",
     "coverage": "calibration",
     "HypothesisTest": "results",
+    "gaussianity_power": "gaussianity",
+    "gaussianity_test": "gaussianity",
     "pit_values": "calibration",
     "training_data": "predictive_distributions",
 }
