@@ -6,6 +6,7 @@ Errors of leave-one-out predictions depend on each other, so they are not tested
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,7 +74,11 @@ class Residuals:
     @classmethod
     def from_entries(cls, X: np.ndarray, scores: np.ndarray, is_held_out: bool, how: str) -> Residuals:
         """Make residuals of the normal scores (n, p) of single entries."""
-        where = "rows held out of the fit" if is_held_out else "the training rows themselves, which makes tests conservative"
+        where = (
+            "rows held out of the fit"
+            if is_held_out
+            else "the training rows themselves, which makes tests conservative"
+        )
         source = f"Residuals are normal scores of {how} for {where}."
         return cls(X, scores, np.arange(len(X)), source, is_held_out, is_known=False, is_joint=False)
 
@@ -106,16 +111,28 @@ def _residuals_of_labels(estimator, X, Y, is_held_out: bool) -> Residuals:
     fill = np.random.default_rng(0).random(len(X))
     u = upto - fill * probability[np.arange(len(X)), index]
     scores = np.clip(ndtri(u), -MAX_SCORE, MAX_SCORE)[:, None]
-    return Residuals.from_entries(X, scores, is_held_out, "the randomized probability integral transform of the classes")
+    return Residuals.from_entries(
+        X, scores, is_held_out, "the randomized probability integral transform of the classes"
+    )
 
 
 def match_rows(X: np.ndarray, Y: np.ndarray, stored: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Find which rows X, Y (m, ·) are equal to stored rows up to rounding, as a mask (m,)."""
+    """Return the index (m,) of the stored row that each row of X, Y (m, ·) is equal to up to rounding, −1 if there is none.
+
+    Equal rows are matched in their order.
+    """
     table, reference = (np.column_stack(part) for part in ((X, Y), stored))
     scale = np.nanmax(np.abs(reference), axis=0, initial=0.0)
-    digits = [np.nan_to_num(np.round(part / np.where(scale > 0, scale, 1.0), 9) + 0.0, nan=2.0) for part in (table, reference)]
-    known = {row.tobytes() for row in digits[1]}
-    return np.array([row.tobytes() in known for row in digits[0]], dtype=bool)
+    scale = np.where(scale > 0, scale, 1.0)
+    known = defaultdict(deque)
+    for i, row in enumerate(_round(reference / scale)):
+        known[row].append(i)
+    return np.array([known[row].popleft() if known[row] else -1 for row in _round(table / scale)], dtype=int)
+
+
+def _round(table: np.ndarray) -> list[bytes]:
+    """Return rows as bytes that are equal for numbers equal up to rounding."""
+    return [row.tobytes() for row in np.nan_to_num(np.round(table, 9) + 0.0, nan=2.0)]
 
 
 def is_ordered_by(X: np.ndarray) -> np.ndarray:

@@ -13,10 +13,14 @@ from ovkgp.features import ORFFKernel
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.strategies.exact import observed_covariance
 from ovkgp.inference.strategies.selection import select_strategy
 
 MAX_PARAMETERS = 40  # trained numbers whose derivatives are computed; with more, only scale and noise
+MAX_WHITENED_ROWS = (
+    2000  # of more training rows a random subset is whitened, which is exact: it is a Gaussian vector too
+)
 STEP = 1e-4  # of finite differences of the covariance in raw hyperparameters
 
 
@@ -28,6 +32,9 @@ def whiten_training_rows(estimator, X: np.ndarray, data: Observations, rng: np.r
     removed by R^(−½) in each row.
     """
     gp, model = estimator.gp_, estimator.gp_.frozen().model
+    rows = np.flatnonzero(data.observed.any(1).numpy())
+    rows = np.sort(rng.permutation(rows)[:MAX_WHITENED_ROWS])
+    size, data = data.num_rows, data.rows(torch.from_numpy(rows))
     whitened = select_strategy(model, data, gp.strategy).whitened_residuals(model, data).numpy()
     correlation, is_known = _output_correlation(estimator), has_known_hyperparameters(estimator)
     if correlation is not None:
@@ -35,11 +42,17 @@ def whiten_training_rows(estimator, X: np.ndarray, data: Observations, rng: np.r
     count = max(2, MAX_JOINT_ENTRIES // data.num_outputs)
     some = np.sort(rng.permutation(data.num_rows)[:count])
     joint = _joint_errors(gp, data.rows(torch.from_numpy(some)), correlation, is_known)
-    single = type(estimator.posterior_).__name__ in ("StackPosterior", "MixturePosterior")
-    of = "the heaviest component of the mixture, at its mode" if single else "the model"
-    kind = "fixed" if is_known else "trained on the same rows"
-    source = f"Residuals of the training rows are whitened by the covariance of {of} (hyperparameters {kind})."
-    return Residuals(X, whitened, np.arange(len(X)), source, False, is_known, True, joint)
+    which = "the training rows" if len(rows) == size else f"{len(rows)} of {size} training rows"
+    of = (
+        "the heaviest component of the mixture, at its mode"
+        if isinstance(estimator.posterior_, MixturePosterior)
+        else "the model"
+    )
+    kind = (
+        "given" if is_known else "trained on the same rows, so that tests estimate means and variances of the residuals"
+    )
+    source = f"Residuals of {which} are whitened by the covariance of {of}; hyperparameters were {kind}."
+    return Residuals(X[rows], whitened, rows, source, False, is_known, True, joint)
 
 
 @torch.no_grad()
@@ -58,7 +71,9 @@ def whiten_new_rows(estimator, X: np.ndarray, Y: np.ndarray, rng: np.random.Gene
     whitened = np.full(gap.size, np.nan)
     whitened[index] = vectors @ (vectors.T @ errors / np.sqrt(values.clip(floor)))
     is_known = has_known_hyperparameters(estimator)
-    source = f"Residuals of {len(rows)} of {len(X)} held-out rows are whitened by the covariance of their joint prediction."
+    source = (
+        f"Residuals of {len(rows)} of {len(X)} held-out rows are whitened by the covariance of their joint prediction."
+    )
     some = np.sort(rng.permutation(len(index))[:MAX_JOINT_ENTRIES])
     joint = JointErrors(errors[some], covariance[np.ix_(some, some)])
     return Residuals(X[rows], whitened.reshape(gap.shape), rows, source, True, is_known, True, joint)
@@ -84,7 +99,9 @@ def _remove_correlation(values: np.ndarray, correlation: np.ndarray) -> np.ndarr
     for pattern in np.unique(observed, axis=0):
         if pattern.any():
             rows = (observed == pattern).all(1)
-            result[np.ix_(rows, pattern)] = values[np.ix_(rows, pattern)] @ _power(correlation[np.ix_(pattern, pattern)], -0.5)
+            result[np.ix_(rows, pattern)] = values[np.ix_(rows, pattern)] @ _power(
+                correlation[np.ix_(pattern, pattern)], -0.5
+            )
     return result
 
 
