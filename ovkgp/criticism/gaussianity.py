@@ -8,6 +8,7 @@ where G is the Gram matrix of the influence of single observations on the differ
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 from scipy.linalg import eigh, eigvalsh
@@ -38,6 +39,9 @@ NULLS = {
 METHODS = ("multiplier", "exact", "parametric", "features")
 MAX_EXPONENTIAL_EIGENVALUE = 0.5  # E k(Y, Y) of the exponential kernel is finite below
 MIN_KERNEL_VARIATION = 1e-4  # 1 − k of typical pairs; the statistic is of its third power and lost to rounding below
+MIN_NEIGHBORS = (
+    0.1  # n E k² of two observations; no sample of a simulation was rejected below, and .01 of Gaussian ones at 1
+)
 COLUMNS_AT_ONCE = 1000  # of multipliers in one product
 
 
@@ -76,7 +80,7 @@ def gaussianity_test(
     kernel : {"gaussian", "exponential"}, default="gaussian"
         exp(−scale ‖x − y‖²), or exp(scale ⟨x, y⟩) about the mean, which requires scale · λ_max(covariance) < ½.
     scale : float or "median", default="median"
-        Scale of the kernel. "median" is one over the median of ‖Y_i − Y_j‖², for the exponential kernel at most 1/(4 λ_max).
+        Scale of the kernel. "median" is one over the median of ‖Y_i − Y_j‖², for the exponential kernel at most 1/(8 λ_max).
     method : {"multiplier", "exact", "parametric", "features"}, default="multiplier"
         Distribution under the null hypothesis. "multiplier": multiplier bootstrap, O(n²) per replicate. "exact": the
         distribution of the multiplier bootstrap, a weighted sum of chi-squares, without simulation. "parametric": a new
@@ -176,7 +180,8 @@ def gaussianity_power(
     Notes
     -----
     nΔ² is approximately normal under the alternative, with mean n Δ² + t, t the mean under the null hypothesis, and standard
-    deviation 2 √n sd(f), f_i = ⟨μ − N, influence of observation i⟩. Δ² is estimated without the bias t/n. Accurate to about .06.
+    deviation 2 √n sd(f), f_i = ⟨μ − N, influence of observation i⟩. Δ² is estimated without the bias t/n. The approximation is accurate to
+    about .06; the error of Δ², estimated from the given rows, comes in addition.
     Complexity: O(n³) for n rows of the sample.
 
     References
@@ -225,7 +230,7 @@ def fit_gaussian(data, gram, null, mean=None, covariance=None, derivative_at="pr
         model = fit_rows(as_rows(data), null, *_known_moments(null, mean, covariance, np.shape(data)))
     if not len(model.eigenvalues) or not model.eigenvalues[0] > 0 or not model.coordinates.any():
         raise InputError("The observations have no variance: all of them are equal. Pass observations that differ.")
-    return model if rank is None else _truncate(model, rank, derivative_at)
+    return model if rank is None else truncate(model, rank, derivative_at)
 
 
 def fit_rows(rows: np.ndarray, null: str, mean=0.0, covariance: np.ndarray | None = None) -> GaussianModel:
@@ -237,7 +242,7 @@ def fit_rows(rows: np.ndarray, null: str, mean=0.0, covariance: np.ndarray | Non
     return GaussianModel(deviations @ vectors[:, ::-1], np.maximum(eigenvalues[::-1], 0.0), null)
 
 
-def _truncate(model: GaussianModel, rank: int, derivative_at: str) -> GaussianModel:
+def truncate(model: GaussianModel, rank: int, derivative_at: str) -> GaussianModel:
     """Truncate the covariance; raise if its derivative at the empirical covariance does not exist."""
     values = model.eigenvalues
     if derivative_at == "empirical" and rank < len(values) and values[rank - 1] - values[rank] <= 1e-6 * values[0]:
@@ -273,7 +278,7 @@ def choose_scale(model: GaussianModel, kernel: str, scale, rng: np.random.Genera
         check_one_of("scale", scale, ("median",))
         if squares == 0:
             raise InputError("More than half of all pairs of observations are equal. Pass `scale` as a number.")
-        scale = 1 / squares if kernel == "gaussian" else min(1 / squares, 0.5 * MAX_EXPONENTIAL_EIGENVALUE / largest)
+        scale = 1 / squares if kernel == "gaussian" else min(1 / squares, MAX_EXPONENTIAL_EIGENVALUE / 4 / largest)
     scale = check_positive("scale", scale)
     if kernel == "exponential" and scale * largest >= MAX_EXPONENTIAL_EIGENVALUE:
         raise OptionError(
@@ -291,18 +296,19 @@ def choose_scale(model: GaussianModel, kernel: str, scale, rng: np.random.Genera
 
 
 def _check_not_diagonal(model: GaussianModel, scale: float, squares: float, rng: np.random.Generator) -> None:
-    """Raise if the kernel is nearly zero between different observations, so that the test has neither level nor power."""
-    rows = model.coordinates
-    if len(rows) > 1000:
-        rows = rows[rng.choice(len(rows), 1000, replace=False)]
+    """Raise or warn if the kernel is nearly zero between different observations, so that the test loses level and power."""
+    rows, number = model.coordinates, len(model.coordinates)
+    if number > 1000:
+        rows = rows[rng.choice(number, 1000, replace=False)]
     Kb = KERNELS["gaussian"].gram(GaussianModel(np.sqrt(scale) * rows, model.eigenvalues))
-    # Σ_{i≠j} k² of a row compares the random part of the statistic with that of its diagonal
-    neighbors = ((Kb**2).sum() - len(Kb)) / (len(Kb) - 1) * len(model.coordinates) / len(Kb)
+    # n E k² compares the random part of the statistic with that of the diagonal of its replicates
+    neighbors = number * ((Kb**2).sum() - len(Kb)) / (len(Kb) * (len(Kb) - 1))
+    reason = f"got {scale:.4g}: the kernel between different observations is close to 0"
+    advice = f"Use scale='median' ({1 / squares:.4g})."
+    if neighbors < MIN_NEIGHBORS:
+        raise OptionError(f"scale is too large, {reason}, and the test would never reject. {advice}")
     if neighbors < 1:
-        raise OptionError(
-            f"scale is too large, got {scale:.4g}: the kernel between different observations is close to 0, and the test "
-            f"would never reject. Use scale='median' ({1 / squares:.4g})."
-        )
+        warnings.warn(f"scale is large, {reason}, and the test rejects less often than it may. {advice}", stacklevel=4)
 
 
 def run_test(

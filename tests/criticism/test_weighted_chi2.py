@@ -21,7 +21,9 @@ def test_pairs_of_weights_give_hypoexponential_distribution(x):
     assert weighted_chi2_sf(x, np.array([1.0, 2.0, 0.0, 1.0, 2.0])) == pytest.approx(exact, rel=1e-10)
 
 
-@pytest.mark.parametrize("weights", [0.8 ** np.arange(60), 1 / np.arange(1.0, 301) ** 2, np.r_[1.0, np.full(400, 1e-2)]])
+@pytest.mark.parametrize(
+    "weights", [0.8 ** np.arange(60), 1 / np.arange(1.0, 301) ** 2, np.r_[1.0, np.full(400, 1e-2)]]
+)
 def test_probabilities_match_simulation_and_quantiles(weights):
     draws = np.random.default_rng(0).chisquare(1, (20_000, len(weights))) @ weights
     for probability in (0.5, 0.05, 0.01):
