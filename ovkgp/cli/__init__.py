@@ -11,6 +11,7 @@ import typer
 
 from ovkgp import __version__
 from ovkgp.cli.arguments import Debug
+from ovkgp.cli.criticize import criticize_command
 from ovkgp.cli.errors import InterruptCounter, report_errors
 from ovkgp.cli.features import features_command
 from ovkgp.cli.fit import fit_command
@@ -53,6 +54,7 @@ def _options(
     ovkgp fit vector_field drifters.csv --inputs east,north --outputs u,v --out currents.ovkgp
     ovkgp predict currents.ovkgp points.csv --out currents.csv
     ovkgp report currents.ovkgp --out currents.html
+    ovkgp criticize currents.ovkgp new_drifters.csv
     """
 
 
@@ -87,5 +89,6 @@ def demo_command(
 app.command("fit")(fit_command)
 app.command("predict")(predict_command)
 app.command("report")(report_command)
+app.command("criticize")(criticize_command)
 app.command("models")(models_command)
 app.command("features")(features_command)

@@ -113,6 +113,37 @@ def read_evaluation_data(
     return X, Y, None
 
 
+def read_criticism_data(
+    estimator: BaseEstimator,
+    path: Path,
+    inputs: str | None,
+    outputs: tuple[str, ...] | None,
+    extra: tuple[str, ...],
+    groups: str | None,
+    separator: str,
+) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None, pd.DataFrame | None, np.ndarray | None]:
+    """Read X, Y, the extra columns and the labels of `groups` of the same rows."""
+    options = inputs, outputs, None, True, separator
+    if not extra and groups is None:
+        return *read_evaluation_data(estimator, path, *options)[:2], None, None
+    if estimator.kind not in ("table", "target"):
+        raise OptionError(f"--extra and --groups are not supported by {estimator.class_name}. Remove them.")
+    names = resolve_inputs(estimator, inputs, path, separator)
+    columns = [*dict.fromkeys([*extra, *([] if groups is None else [groups])])]
+    table = TableFile(path, names, outputs or tuple(estimator.output_names_), None, True, separator)
+    X, Y, texts = table.expand_patterns(columns).read_columns(columns)
+    frame = texts[list(extra)].apply(_parse_column) if extra else None
+    return X, Y, frame, None if groups is None else texts[groups].to_numpy()
+
+
+def _parse_column(column: pd.Series) -> pd.Series:
+    """Convert a column of texts to numbers if all of them are numbers."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers if (numbers.notna() == column.notna()).all() else column
+
+
 def _align_tasks(Y: pd.DataFrame, known: list[str], path: Path) -> pd.DataFrame:
     """Order the outputs as the model does; outputs that the file does not have are missing."""
     unknown = [name for name in Y.columns if name not in known]

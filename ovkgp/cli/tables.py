@@ -129,6 +129,20 @@ class TableFile:
         X, Y, labels = self._read_labeled(column, has_values=True)
         return X, Y, np.array([str(label) for label in labels])
 
+    def read_columns(self, columns: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Read X (n, d), Y (n, p) of a wide table and other columns as texts, None where empty."""
+        import pandas as pd
+
+        chunks = list(self.read_texts(columns, required=False, has_values=True))
+        X, Y = (
+            _concatenate(tuple(part), names)
+            for part, names in (([c.X for c in chunks], self.inputs), ([c.Y for c in chunks], self.outputs))
+        )
+        texts = {
+            name: [value or None for chunk in chunks for value in chunk.texts[name].to_pylist()] for name in columns
+        }
+        return X, Y, pd.DataFrame(texts)
+
     def _read_labels(self) -> tuple[pd.DataFrame, pd.Series]:
         import pandas as pd
 

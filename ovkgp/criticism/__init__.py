@@ -6,6 +6,17 @@ Each name is loaded at its first use.
 from ovkgp.lazy import lazy_names
 
 _NAMES = {  # exported names and the modules that define them
+    "Check": "table",
+    "Comparison": "comparison",
+    "Criticism": "table",
+    "RecalibratedModel": "recalibration",
+    "SimulationCalibration": "simulated_ranks",
+    "compare": "comparison",
+    "criticize": "model_checks",
+    "pivoted_cholesky_errors": "joint_calibration",
+    "prerank_pit": "joint_calibration",
+    "recalibrate": "recalibration",
+    "simulation_calibration": "simulated_ranks",
     "ParsimoniousCovariance": "gram_models",
     "effective_degrees_of_freedom": "gram_models",
     "nuclear_dominance_trace": "gram_models",

@@ -75,6 +75,11 @@ class EntryPredictions:
     upto: np.ndarray
     is_gaussian: bool
 
+    def rows(self, index: np.ndarray) -> EntryPredictions:
+        """Select rows."""
+        parts = (part[index] for part in (self.Y, self.mean, self.std, self.below, self.upto))
+        return EntryPredictions(*parts, self.is_gaussian)
+
     def pit(self) -> np.ndarray:
         """Compute u (m, p); jumps of labels and counts are filled with the same uniform numbers at every call."""
         fill = np.random.default_rng(0).random(self.Y.shape)

@@ -15,9 +15,11 @@ from ovkgp.lazy import lazy_names
 _NAMES = {  # exported names and their modules
     "plot_basis": "curves",
     "plot_coverage": "calibration",
+    "plot_criticism": "criticism",
     "plot_curves": "curves",
     "plot_feature_error": "feature_errors",
     "plot_field": "fields",
+    "plot_gaussianity": "criticism",
     "plot_leave_one_out": "calibration",
     "plot_loss_shapes": "curves",
     "plot_output_correlations": "output_correlations",
@@ -26,6 +28,7 @@ _NAMES = {  # exported names and their modules
     "plot_quantiles": "predictions",
     "plot_relevance": "relevance",
     "plot_residuals": "calibration",
+    "plot_simulation_calibration": "criticism",
     "plot_traces": "traces",
     "write_report": "report",
 }

@@ -13,11 +13,14 @@ from gpytorch.kernels import Kernel
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.checks import as_seed
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution, combine_leave_one_out
+from ovkgp.criticism.residuals import Residuals, match_rows
 from ovkgp.estimators.common.descriptions import NO_LEAVE_ONE_OUT, SINGLE_OUTPUT_STRUCTURES, describe_mean
 from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.field_parts import FieldPartsMixin
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.residuals import whiten_new_rows, whiten_training_rows
 from ovkgp.estimators.common.scaling import ScaledDraws
 from ovkgp.estimators.common.validation import check_observed, convert_output_times, input_table, output_table
 from ovkgp.exceptions import InputError, OptionError
@@ -458,6 +461,28 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         scaling = self.scaling_
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
+
+    def residuals(self, X=None, Y=None, random_state=None) -> Residuals:
+        """Return whitened residuals of training rows, or of the joint prediction of held-out rows.
+
+        Rows X, Y that are the stored training rows, in any order, are treated as such.
+        """
+        if self.likelihood_ is not None:
+            return super().residuals(X, Y, random_state)
+        rng, stored = np.random.default_rng(as_seed(random_state)), self.training_data()
+        if X is None and Y is None:
+            if stored is None:
+                raise OptionError("The model stores no training rows. Pass rows X and Y that were held out of the fit.")
+            return whiten_training_rows(self, stored[0], self.training_observations(), rng)
+        X, Y = self.check_rows(X, Y)
+        is_training = np.zeros(len(X), dtype=bool) if stored is None else match_rows(X, Y, stored) >= 0
+        if is_training.all():
+            return whiten_training_rows(self, X, self._given_observations(X, Y), rng)
+        if is_training.any():
+            raise InputError(
+                f"{is_training.sum()} of the {len(X)} rows are training rows. Pass only held-out rows, or omit X and Y."
+            )
+        return whiten_new_rows(self, X, Y, rng)
 
     def _given_observations(self, X, Y) -> Observations:
         """Return given training rows in standardized units, with the known noise of the stored rows if there is any."""

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import suggest_name
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution
+from ovkgp.criticism.residuals import Residuals, residuals_of_entries
 from ovkgp.estimators.common.dates import describe_origin
 from ovkgp.estimators.common.descriptions import (
     NO_STD,
@@ -167,6 +168,13 @@ class Estimator(SavableMixin, BaseEstimator):
         raise OptionError(
             f"{self.class_name} has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
         )
+
+    def residuals(self, X=None, Y=None, random_state=None) -> Residuals:
+        """Return residuals that are independent standard normal if the model is right, at new or at the stored training rows.
+
+        Those of Gaussian models are whitened; others are normal scores of single entries. `random_state` selects rows of large tables.
+        """
+        return residuals_of_entries(self, X, Y)
 
     def check_rows(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
         """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit.

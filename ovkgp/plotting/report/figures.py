@@ -15,6 +15,7 @@ from PIL import Image
 
 from ovkgp import plotting
 from ovkgp.checks import wrong_type
+from ovkgp.criticism.table import Criticism
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
 from ovkgp.exceptions import OptionError
@@ -78,6 +79,24 @@ def encode_extra_figures(pairs: Iterable) -> tuple[ReportFigure, ...]:
             raise wrong_type("extra_figures", "pairs (caption, matplotlib Figure)", pair)
         found.append(encode_figure(figure, str(caption), str(caption)))
     return tuple(found)
+
+
+def make_criticism_figures(table: Criticism, names: list[str]) -> tuple[ReportFigure, ...]:
+    """Make the p-values of the tests and the normal quantiles of the residuals."""
+    if not any(check.adjusted is not None for check in table):
+        return ()
+    return (
+        render_plot(
+            partial(plotting.plot_criticism, table),
+            "Adjusted p-values of all tests of the model.",
+            "p-values of all tests, corrected for their number. Tests left of the dashed line reject the model.",
+        ),
+        render_plot(
+            partial(plotting.plot_gaussianity, table, names=names),
+            "Normal quantile plots of the residuals of each output.",
+            "Quantiles of the residuals, which are standard normal if the model is right.",
+        ),
+    )
 
 
 def make_trace_figures(estimator) -> tuple[ReportFigure, ...]:

@@ -14,6 +14,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ovkgp import __version__
+from ovkgp.checks import check_type
+from ovkgp.criticism.table import Criticism
 from ovkgp.estimators.common.estimator import check_estimator
 from ovkgp.estimators.common.formatting import format_number, format_percent
 from ovkgp.exceptions import OptionError
@@ -30,7 +32,13 @@ from ovkgp.plotting.report.curve_sections import (
     write_curve_overview,
 )
 from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
-from ovkgp.plotting.report.figures import NO_FIGURE_NOTE, encode_extra_figures, make_fit_figures, make_trace_figures
+from ovkgp.plotting.report.figures import (
+    NO_FIGURE_NOTE,
+    encode_extra_figures,
+    make_criticism_figures,
+    make_fit_figures,
+    make_trace_figures,
+)
 from ovkgp.plotting.report.fit_warnings import collect_warnings, miscalibrated_intervals
 from ovkgp.plotting.report.overview import make_default_title, summarize_data, write_overview
 from ovkgp.plotting.report.parameters import make_parameter_table
@@ -52,6 +60,7 @@ def write_report(
     title: str | None = None,
     notes: Iterable[str] = (),
     extra_figures: Iterable = (),
+    criticism: Criticism | None = None,
 ) -> Path:
     """Write a self-contained HTML report on a fitted estimator.
 
@@ -76,6 +85,8 @@ def write_report(
         Paragraphs of text at the end.
     extra_figures : iterable of tuple, default=()
         Pairs (caption, matplotlib Figure). The figures stay open.
+    criticism : Criticism or None, default=None
+        Table of `ovkgp.criticism.criticize`, which is shown as a section.
 
     Returns
     -------
@@ -112,14 +123,14 @@ def write_report(
     True
     """
     target = check_writable(path)
-    options = {"title": title, "notes": notes, "extra_figures": extra_figures}
+    options = {"title": title, "notes": notes, "extra_figures": extra_figures, "criticism": criticism}
     report = collect_sections(estimator, target.name, X=X, Y=Y, groups=groups, **options)
     replace_file(target, methodcaller("write", render(report).encode()))
     return target
 
 
 def collect_sections(
-    estimator, file_name: str, *, X=None, Y=None, groups=None, title=None, notes=(), extra_figures=()
+    estimator, file_name: str, *, X=None, Y=None, groups=None, title=None, notes=(), extra_figures=(), criticism=None
 ) -> Report:
     """Collect all sections of the report; the arguments are those of `write_report`."""
     check_estimator(estimator)
@@ -130,6 +141,10 @@ def collect_sections(
         "notes": (notes,) if isinstance(notes, str) else tuple(str(note) for note in notes),
         "file_name": file_name,
         "version": __version__,
+        "criticism": criticism
+        if criticism is None
+        else check_type("criticism", criticism, Criticism, "a table of criticize"),
+        "criticism_figures": () if criticism is None else make_criticism_figures(criticism, estimator.output_labels()),
     }
     if estimator.has_curves and len(estimator.grid_) > 1:
         return _collect_curve_sections(estimator, X, Y, groups, title, common)

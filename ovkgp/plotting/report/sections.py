@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ovkgp.criticism.table import Criticism
 from ovkgp.estimators.common.descriptions import ModelDescription
 
 
@@ -118,3 +119,5 @@ class Report:
     notes: tuple[str, ...]
     file_name: str
     version: str
+    criticism: Criticism | None = None
+    criticism_figures: tuple[ReportFigure, ...] = ()

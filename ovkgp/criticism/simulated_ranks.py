@@ -1,0 +1,212 @@
+"""Simulation-based calibration: are posterior draws of hyperparameters right if the data come from the prior?
+
+For each data set, hyperparameters θ* are drawn from the prior and data from the model at θ*; the rank of θ* among L posterior draws
+is uniform on {0, …, L} if the sampler is right. The log evidence is ranked too: it depends on the data, and shows errors to which
+the ranks of parameters are blind, such as a posterior that equals the prior.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from scipy.stats import binom
+from sklearn.utils.validation import check_is_fitted
+
+from ovkgp.checks import as_numbers, as_seed, check_integer, check_one_of, check_probability
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.posteriors.posterior import spawn_seeds
+from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive, set_parameters
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
+
+METHODS = ("laplace", "svi", "nuts")
+LOG_EVIDENCE = "log evidence"
+NUM_SIMULATIONS = 4000  # ECDFs of uniform ranks from which simultaneous envelopes are computed
+
+
+@dataclass(frozen=True, repr=False)
+class SimulationCalibration:
+    """Ranks of true hyperparameters among posterior draws.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Hyperparameters, with the index of their entry, and the log evidence.
+    ranks : ndarray of shape (num_datasets, k)
+        Numbers of draws below the true value, from 0 to `num_draws`.
+    num_draws : int
+        Number of posterior draws L of each data set.
+    alpha : float
+        Probability that the ECDF of a right sampler leaves its envelope, for all names together.
+    """
+
+    names: tuple[str, ...]
+    ranks: np.ndarray
+    num_draws: int
+    alpha: float
+
+    def points(self) -> np.ndarray:
+        """Return the points (num_draws,) at which ECDFs are compared: rank r as the fraction (r + 1)/(L + 1)."""
+        return np.arange(1, self.num_draws + 1) / (self.num_draws + 1)
+
+    def ecdf(self) -> np.ndarray:
+        """Return the fraction (num_draws, k) of data sets with a rank below each point."""
+        thresholds = np.arange(self.num_draws)
+        return (self.ranks[:, None, :] <= thresholds[None, :, None]).mean(0)
+
+    def envelope(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends (num_draws,) of the simultaneous envelope of an ECDF, at level 1 − alpha/k.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (num_draws,)
+            Binomial quantiles with equal tails, which are adjusted by simulation so that whole curves stay inside.
+
+        References
+        ----------
+        Säilynoja, Bürkner & Vehtari (2022), "Graphical test for discrete uniformity".
+        """
+        number, points = len(self.ranks), self.points()
+        rng = np.random.default_rng(0)
+        steps = np.full(self.num_draws + 1, 1 / (self.num_draws + 1))
+        counts = rng.multinomial(number, steps, NUM_SIMULATIONS)[:, :-1].cumsum(1)
+        tails = 2 * np.minimum(binom.cdf(counts, number, points), binom.sf(counts - 1, number, points))
+        tail = np.quantile(tails.min(1), self.alpha / len(self.names), method="lower")
+        return binom.ppf(tail / 2, number, points) / number, binom.isf(tail / 2, number, points) / number
+
+    @property
+    def miscalibrated(self) -> tuple[str, ...]:
+        """Names whose ECDF leaves the envelope."""
+        lower, upper = self.envelope()
+        found = self.ecdf()
+        outside = ((found < lower[:, None] - 1e-12) | (found > upper[:, None] + 1e-12)).any(0)
+        return tuple(name for name, is_outside in zip(self.names, outside, strict=True) if is_outside)
+
+    def __repr__(self) -> str:
+        found = ", ".join(self.miscalibrated) or "none"
+        return (
+            f"SimulationCalibration({len(self.ranks)} data sets, {self.num_draws} draws each, {len(self.names)} quantities; "
+            f"outside of the {1 - self.alpha:.0%} envelope: {found})"
+        )
+
+
+def simulation_calibration(
+    estimator, X, *, num_datasets=100, method=None, num_draws=99, alpha=0.05, n_jobs=None, random_state=None, **sampling
+) -> SimulationCalibration:
+    """Check a sampler of hyperparameters on data simulated from the prior of a model.
+
+    Parameters
+    ----------
+    estimator : GPRegressor
+        Fitted estimator, whose model `gp_` and priors are used. Its data only set the scale of priors that were not registered, such as that
+        of the mean.
+    X : array-like of shape (n, d)
+        Inputs of the simulated data sets.
+    num_datasets : int, default=100
+        Number of data sets.
+    method : {"laplace", "svi", "nuts"} or None, default=None
+        Sampler. If None, that of the estimator's option `hyperparameters`, or "laplace" if it names none.
+    num_draws : int, default=99
+        Number of posterior draws to which those of the sampler are thinned.
+    alpha : float, default=0.05
+        Probability that any ECDF of a right sampler leaves its envelope.
+    n_jobs : int or None, default=None
+        Number of joblib workers; `joblib.parallel_config` selects the backend.
+    random_state : int, RandomState instance or None, default=None
+        Seed. Results do not depend on `n_jobs`.
+    **sampling
+        Options of `ovkgp.inference.sample_hyperparameters`, such as `draws`, `tune` and `chains`.
+
+    Returns
+    -------
+    SimulationCalibration
+        Ranks, ECDFs and envelopes.
+
+    Raises
+    ------
+    OptionError
+        If the model is no Gaussian process, or a trained parameter has no prior.
+
+    Notes
+    -----
+    Complexity: `num_datasets` runs of the sampler, and as many evidences as draws.
+
+    References
+    ----------
+    Talts et al. (2018), "Validating Bayesian inference algorithms with simulation-based calibration"; Modrák et al. (2023),
+    "Simulation-based calibration checking for Bayesian computation: the choice of test quantities".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> from ovkgp.criticism import simulation_calibration
+    >>> X = np.linspace(0, 5, 20)[:, None]
+    >>> model = ovkgp.GPRegressor("independent", hyperparameters="evidence", random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> simulation_calibration(model, X, num_datasets=3, num_draws=19, random_state=0).ranks.shape[0]
+    3
+    """
+    check_is_fitted(estimator)
+    gp = getattr(estimator, "gp_", None)
+    if gp is None or not hasattr(gp, "log_evidence"):
+        raise OptionError(
+            "estimator must have a Gaussian process gp_ with priors. Use a GPRegressor with a Gaussian likelihood."
+        )
+    chosen = method or estimator.get_params(deep=False).get("hyperparameters")
+    method = check_one_of("method", chosen if chosen in METHODS or method else "laplace", METHODS)
+    num_datasets, num_draws = check_integer("num_datasets", num_datasets, 2), check_integer("num_draws", num_draws, 9)
+    alpha, points = check_probability("alpha", alpha), as_numbers(X, "X")
+    if points.ndim != 2 or not np.isfinite(points).all():
+        raise InputError(f"X must be finite numbers of shape (n, d), got shape {points.shape}.")
+    points, gp = estimator.scaling_.inputs(points), deepcopy(gp)
+    if (data := estimator.training_observations()) is not None:
+        gp.register_priors(data)  # of parameters without a prior, such as the mean
+    draw_prior(gp, 1, 0)  # raises if a parameter has no prior
+    options = {"prior_draws": 0, "log_likelihood": False, "posterior_predictive": False} | sampling
+    seeds = spawn_seeds(as_seed(random_state), num_datasets)
+    run = delayed(_rank_once)
+    found = Parallel(n_jobs=n_jobs)(run(gp, points, method, num_draws, options, seed) for seed in seeds)
+    names = _shorten(found[0][0])
+    return SimulationCalibration(names, np.array([ranks for _, ranks in found]), num_draws, alpha)
+
+
+def _rank_once(
+    gp, X: torch.Tensor, method: str, num_draws: int, options: dict, seed: int
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Simulate a data set, sample its posterior, and return names and ranks (k,)."""
+    simulation, sampler = spawn_seeds(seed, 2)
+    truth = {name: value[0] for name, value in draw_prior(gp, 1, spawn_seeds(simulation, 4)[0]).items()}
+    Y = prior_predictive(gp, X, 1, random_state=simulation)[0]
+    data = sample_hyperparameters(gp, X, Y, method, random_state=sampler, **options)
+    raw = data["unconstrained_posterior"]
+    draws = {name: torch.as_tensor(raw[name].values).flatten(0, 1) for name in truth}
+    count = len(next(iter(draws.values())))
+    if count < num_draws:
+        raise OptionError(f"The sampler returned {count} draws, expected at least num_draws={num_draws}. Pass draws=.")
+    kept = np.linspace(0, count - 1, num_draws).round().astype(int)
+    names, ranks = [], []
+    for name, value in truth.items():
+        below = (draws[name][kept] < value).reshape(num_draws, -1).sum(0)
+        size = value.numel()
+        names += [name if size == 1 else f"{name}[{i}]" for i in range(size)]
+        ranks += below.tolist()
+    copy = deepcopy(gp)
+    at_truth = _log_evidence(copy, X, Y, truth)
+    at_draws = [_log_evidence(copy, X, Y, {name: value[i] for name, value in draws.items()}) for i in kept]
+    return (*names, LOG_EVIDENCE), np.array([*ranks, sum(value < at_truth for value in at_draws)])
+
+
+def _shorten(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the last parts of qualified names, without "raw_", if they are distinct."""
+    short = tuple(name.rpartition(".")[2].removeprefix("raw_") for name in names)
+    return short if len(set(short)) == len(names) else names
+
+
+@torch.no_grad()
+def _log_evidence(gp, X: torch.Tensor, Y: torch.Tensor, values: dict[str, torch.Tensor]) -> float:
+    """Return log p(Y | θ) at raw parameters."""
+    set_parameters(gp, values)
+    return float(gp.log_evidence(X, Y))
