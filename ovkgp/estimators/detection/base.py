@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.estimator import Estimator
-from ovkgp.estimators.common.options import FRACTION, RANDOM_STATE, restore_on_error
+from ovkgp.estimators.common.options import FRACTION, restore_on_error
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
@@ -38,7 +38,6 @@ class OutlierDetector(OutlierMixin, Estimator):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "alpha": [FRACTION],
         "scale_inputs": ["boolean"],
-        "random_state": RANDOM_STATE,
     }
 
     def fit(self, X, y=None):

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import digamma
 
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.options import POSITIVE, integer, one_of
+from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, integer, one_of
 from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector
 from ovkgp.estimators.detection.one_class_trees import CRITERIA, Forest, TreeOptions, grow_forest
 from ovkgp.estimators.storage.storage import storable
@@ -109,6 +109,7 @@ class OneClassForest(OutlierDetector):
         "max_features_node": [integer()],
         "max_depth": [integer(1, 60), one_of("auto")],
         "min_samples_split": [integer(2)],
+        "random_state": RANDOM_STATE,
     }
 
     def __init__(

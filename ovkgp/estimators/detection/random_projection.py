@@ -10,7 +10,7 @@ from gpytorch.kernels import Kernel
 
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import BASE_KERNEL, median_distance, random_features
-from ovkgp.estimators.common.options import POSITIVE, POSITIVES, integer, one_of
+from ovkgp.estimators.common.options import POSITIVE, POSITIVES, RANDOM_STATE, integer, one_of
 from ovkgp.estimators.common.task_options import LENGTHSCALE_RATIOS, task_kernel
 from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector
 from ovkgp.estimators.detection.columns import CHUNK_ENTRIES, ExactColumns, LowRankColumns
@@ -119,6 +119,7 @@ class RandomProjectionDetector(OutlierDetector):
         "leave_one_out": ["boolean"],
         "approximation": [one_of("exact", "nystrom", "orff")],
         "num_frequencies": [integer()],
+        "random_state": RANDOM_STATE,
     }
 
     def __init__(
