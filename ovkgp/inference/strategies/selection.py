@@ -28,7 +28,6 @@ from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import Posterior
-from ovkgp.inference.posteriors.state_space import find_forms
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.exact import (
     DenseStrategy,
@@ -38,7 +37,8 @@ from ovkgp.inference.strategies.exact import (
 )
 from ovkgp.inference.strategies.features import FeatureStrategy
 from ovkgp.inference.strategies.independent import IndependentStrategy
-from ovkgp.inference.strategies.state_space import StateSpaceStrategy
+from ovkgp.inference.strategies.state_space import MAX_STATE_ENTRIES, StateSpaceStrategy, state_size
+from ovkgp.kernels import IndependentKernel
 
 MAX_DENSE_ENTRIES = 5000  # observed (or missing) entries up to which a dense Cholesky factor is used
 MIN_STATE_SPACE_ENTRIES = 1000  # observed entries from which a Kalman filter is faster than a dense factor
@@ -116,9 +116,11 @@ def check_strategy(strategy: str) -> str:
     return check_one_of("strategy", strategy, ("auto", *STRATEGIES))
 
 
-def is_markov(kernel: Kernel, num_dims: int) -> bool:
-    """Whether a Kalman filter is exact for this kernel, so that any number of rows is."""
-    return num_dims == 1 and find_forms(kernel) is not None
+def fits_state_space(kernel: Kernel, num_dims: int, num_rows: int) -> bool:
+    """Whether a Kalman filter is exact for this kernel, and its states of all rows fit into memory."""
+    if isinstance(kernel, IndependentKernel):
+        return all(fits_state_space(part, num_dims, num_rows) for part in kernel.kernels)
+    return num_dims == 1 and num_rows * state_size(kernel) ** 2 <= MAX_STATE_ENTRIES
 
 
 def is_cheaper_than_dense(data: Observations) -> bool:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from ovkgp.exceptions import InputError
 from ovkgp.inference.algebra.inverse_roots import quadrature_nodes
 from ovkgp.inference.algebra.kalman import KalmanSolver, MarkovTerm, markov_log_density
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.state_space import StateSpacePosterior, find_forms
 from ovkgp.inference.strategies.exact import ExactStrategy, row_noise
+
+MAX_STATE_ENTRIES = (
+    50_000_000  # entries of the covariances of the states of all rows, of which six arrays are stored (2.4 GB)
+)
 
 
 class StateSpaceStrategy(ExactStrategy):
@@ -19,11 +27,11 @@ class StateSpaceStrategy(ExactStrategy):
     name, posterior = "state_space", StateSpacePosterior
     requirement = 'one input column and a separable kernel of Matérn (ν = ½, 3/2, 5/2), constant and linear terms. Use strategy="auto".'
 
+    def check_size(self, data: Observations) -> Observations:
+        return data.double()  # `_parts` checks the size, which depends on the kernel
+
     def supports(self, model: Model, data: Observations) -> bool:
         return data.X.shape[1] == 1 and model.features is None and find_forms(model.kernel) is not None
-
-    def check_size(self, data: Observations) -> Observations:
-        return data.double()
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         return markov_log_density(*self._parts(model, data.double()))
@@ -48,6 +56,11 @@ class StateSpaceStrategy(ExactStrategy):
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[list[MarkovTerm], Tensor, Tensor, Tensor]:
         """Return the terms in the order of time, R (n, p, p), y − m (n, p) and the order."""
+        size = state_size(model.kernel)
+        if data.num_rows * size**2 > MAX_STATE_ENTRIES:
+            raise InputError(
+                f"X has {data.num_rows} rows, for which states of {size} entries need more than 2.4 GB. Use a feature map, OperatorValuedGP(kernel, features=ORFF(kernel)), or fewer rows."
+            )
         order = data.X[:, 0].argsort(stable=True)
         times = data.X[order, 0]
         lags = times.diff()
@@ -60,3 +73,9 @@ class StateSpaceStrategy(ExactStrategy):
         noise = noise if noise.dim() == 3 else torch.diag_embed(noise)
         p = data.num_outputs
         return terms, noise.expand(len(order), p, p), data.Y - model.mean(data.X), order
+
+
+def state_size(kernel: Kernel) -> float:
+    """Return the number of entries of the state, for all outputs; infinity if the kernel is not one of a Markov process."""
+    forms = find_forms(kernel)
+    return math.inf if forms is None else sum(form.size * len(matrix) for form, matrix in forms)

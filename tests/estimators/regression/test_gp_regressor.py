@@ -329,7 +329,7 @@ def test_auto_approximation_uses_features_for_many_rows():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 6, (5200, 1)).astype(np.float32)
     y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(5200)
-    model = ovkgp.GPRegressor(num_frequencies=50, training_rows=300, random_state=0).fit(X, y)
+    model = ovkgp.GPRegressor(base_kernel="rbf", num_frequencies=50, training_rows=300, random_state=0).fit(X, y)
     assert model.approximation_ == "orff" and model.fit_report_.num_rows == 300
     grid = np.linspace(0, 6, 50)[:, None]
     np.testing.assert_allclose(model.predict(grid), np.sin(grid[:, 0]), atol=0.05)

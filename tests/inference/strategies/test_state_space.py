@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.strategies import selection
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
@@ -85,6 +85,15 @@ def test_unsupported_kernels_are_rejected():
     kernel = DecomposableKernel(RBFKernel(), num_outputs=P)
     with pytest.raises(OptionError, match="one input column"):
         OperatorValuedGP(kernel, strategy="state_space").condition(X, Y)
+
+
+def test_too_many_rows_are_rejected(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.strategies.state_space.MAX_STATE_ENTRIES", 100)
+    X, Y, *_ = make_data(P)
+    gp = OperatorValuedGP(make_kernel("icm"), strategy="state_space")
+    for call in (gp.condition, gp.log_evidence):
+        with pytest.raises(InputError, match=r"rows.*ORFF"):
+            call(X, Y)
 
 
 def test_draws_have_the_moments_of_the_posterior():
