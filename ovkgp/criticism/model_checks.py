@@ -88,6 +88,8 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     residuals = estimator.normal_residuals(X, Y, random_state=seed)
     if labels is not None and residuals.is_held_out:
         raise InputError("groups needs the training rows. Omit X and Y, or pass the rows of the fit.")
+    if labels is not None and count < len(stored[0]):
+        raise InputError(f"groups needs all training rows, got {count} of {len(stored[0])}. Pass all rows of the fit.")
     names = estimator.output_labels()[: residuals.values.shape[1]]
     predictions = _predict(estimator, X, Y, groups, residuals.is_held_out, stored)
     num_trained = None if residuals.is_known else _count_observed(estimator, stored)
