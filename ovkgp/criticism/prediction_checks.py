@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ COVERAGE_LEVEL = 0.9  # level of the intervals whose coverage is shown
 BAND_PROBABILITY = 0.99  # probability of the range of coverage that a right model has by chance
 NUM_INFLUENTIAL = 5  # rows that are named
 MIN_INFLUENCE = 1.0  # Cook's distance per degree of freedom that is worth a look
+WORSE_THAN_MOMENTS = "The model predicts worse than the mean and variance of the outputs: check inputs and outliers."
 MAX_FREEDOM = 0.8  # fraction of the number of entries above which the model nearly interpolates
 EXPLAINED_FRACTION = 0.99  # of the trace that the rank of an output matrix accounts for
 
@@ -55,35 +55,34 @@ def _score_energy(estimator, held_out, num_outputs: int) -> Check:
     return Check("energy score", float(value), conclusion=conclusion)
 
 
-def _check_coverage(entries: EntryPredictions, names: list[str]) -> Iterator[Check]:
-    coverage = Coverage.of(entries.pit(), [COVERAGE_LEVEL])
+def _check_coverage(entries: EntryPredictions, names: list[str]) -> list[Check]:
+    coverage, checks = Coverage.of(entries.pit(), [COVERAGE_LEVEL]), []
     low, high = coverage.band(BAND_PROBABILITY)
     for a, name in enumerate(names):
         if not coverage.counts[a]:
             continue
         value = float(coverage.observed[0, a])
-        conclusion = f"{value:.0%} of {coverage.counts[a]} observations are in their 90 % intervals; chance: {low[0, a]:.0%} to {high[0, a]:.0%}."
+        inside = f"{value:.0%} of {coverage.counts[a]} observations are in their {COVERAGE_LEVEL:.0%} intervals"
+        conclusion = f"{inside}; chance: {low[0, a]:.0%} to {high[0, a]:.0%}."
         is_outside = not low[0, a] <= value <= high[0, a]
         advice = "Recalibrate intervals on held-out rows (`ovkgp.criticism.recalibrate`)." if is_outside else ""
-        yield Check(f"coverage of {name}", value, conclusion=conclusion, recommendation=advice)
+        checks.append(Check(f"coverage of {name}", value, conclusion=conclusion, recommendation=advice))
+    return checks
 
 
-def _score(entries: EntryPredictions) -> Iterator[Check]:
-    Y, shape = entries.Y, entries.Y.shape
+def _score(entries: EntryPredictions) -> list[Check]:
+    """List the log score and CRPS, with those of the mean and standard deviation of each output as reference."""
+    Y, shape, checks = entries.Y, entries.Y.shape, []
     center = np.broadcast_to(np.nanmean(Y, axis=0), shape)
     scale = np.broadcast_to(np.maximum(np.nanstd(Y, axis=0), np.finfo(float).tiny), shape)
     of = "" if entries.is_gaussian else " of the normal distribution with the predicted mean and variance"
-    for name, score in (("log score", log_density_gaussian), ("CRPS", crps_gaussian)):
-        value, reference = score(Y, entries.mean, entries.std), score(Y, center, scale)
-        better = "larger" if name == "log score" else "smaller"
-        conclusion = f"Mean per entry{of}; {better} is better. Without inputs: {reference:.4g}."
-        is_worse = value < reference if name == "log score" else value > reference
-        advice = (
-            "The model predicts worse than the mean and variance of the outputs: check inputs and outliers."
-            if is_worse
-            else ""
-        )
-        yield Check(name, float(value), conclusion=conclusion, recommendation=advice)
+    for name, score, sign in (("log score", log_density_gaussian, 1), ("CRPS", crps_gaussian, -1)):
+        value, reference = float(score(Y, entries.mean, entries.std)), score(Y, center, scale)
+        better = "larger" if sign > 0 else "smaller"
+        conclusion = f"Mean over outputs{of}; {better} is better. Without inputs: {reference:.4g}."
+        advice = WORSE_THAN_MOMENTS if sign * value < sign * reference else ""
+        checks.append(Check(name, value, conclusion=conclusion, recommendation=advice))
+    return checks
 
 
 def _check_influence(estimator, entries: EntryPredictions | None) -> list[Check]:
@@ -123,22 +122,28 @@ def _check_influence(estimator, entries: EntryPredictions | None) -> list[Check]
     ]
 
 
-def check_structure(estimator, num_outputs: int) -> Iterator[Check]:
-    """Yield the rank of the output matrix and the number of features."""
-    kernel = next(iter(estimator.output_kernels()), None)
+def check_structure(estimator, num_outputs: int) -> list[Check]:
+    """List the rank of the output matrix and the number of features."""
+    return [_check_rank(estimator, num_outputs), _check_features(estimator)]
+
+
+def _check_rank(estimator, num_outputs: int) -> Check:
+    name, kernel = "rank of the output matrix", next(iter(estimator.output_kernels()), None)
     parts = None if kernel is None or num_outputs == 1 else components(kernel)
     if parts is None:
-        yield Check("rank of the output matrix", conclusion="the kernel has no output matrix", applies=False)
-    else:
-        matrix = sum(part[1] for part in parts).detach().numpy()
-        values = np.sort(np.linalg.eigvalsh(matrix))[::-1].clip(0)
-        rank = int(np.searchsorted(np.cumsum(values) / values.sum(), EXPLAINED_FRACTION) + 1)
-        conclusion = f"{rank} of {num_outputs} directions account for {EXPLAINED_FRACTION:.0%} of the prior variance."
-        advice = f"rank={rank} is enough." if rank < num_outputs - 1 and getattr(estimator, "rank", rank) > rank else ""
-        yield Check("rank of the output matrix", float(rank), conclusion=conclusion, recommendation=advice)
-    features = getattr(getattr(estimator, "gp_", None), "features", None)
+        return Check(name, conclusion="the kernel has no output matrix", applies=False)
+    matrix = sum(part[1] for part in parts).detach().numpy()
+    values = np.sort(np.linalg.eigvalsh(matrix))[::-1].clip(0)
+    rank = int(np.searchsorted(np.cumsum(values) / values.sum(), EXPLAINED_FRACTION) + 1)
+    conclusion = f"{rank} of {num_outputs} directions account for {EXPLAINED_FRACTION:.0%} of the prior variance."
+    is_smaller = rank < num_outputs - 1 and rank < getattr(estimator, "rank", rank)
+    advice = f"rank={rank} is enough." if is_smaller else ""
+    return Check(name, float(rank), conclusion=conclusion, recommendation=advice)
+
+
+def _check_features(estimator) -> Check:
+    name, features = "number of features", getattr(getattr(estimator, "gp_", None), "features", None)
     if features is None:
-        yield Check("number of features", conclusion="the kernel is not approximated by features", applies=False)
-    else:
-        conclusion = "If scores improve with twice as many features, use more."
-        yield Check("number of features", float(features.num_features), conclusion=conclusion)
+        return Check(name, conclusion="the kernel is not approximated by features", applies=False)
+    conclusion = "If scores improve with twice as many features, use more."
+    return Check(name, float(features.num_features), conclusion=conclusion)
