@@ -157,13 +157,13 @@ def check_observed(counts: np.ndarray, names: Sequence[str] | None) -> None:
         raise InputError(f"Y has no observed values for output {column!r}. Drop the column or add observations.")
 
 
-def check_size(parts: Sequence[np.ndarray], name: str) -> None:
-    """Check that squares of values neither overflow nor underflow, for models whose losses are in units of the data."""
+def check_size(parts: Sequence[np.ndarray], name: str, limit: float = MAX_SIZE) -> None:
+    """Check that squares of values neither overflow nor underflow, for models whose losses or kernels are in units of the data."""
     largest = max(float(np.nanmax(np.abs(values), initial=0.0)) for values in parts)
-    if largest > MAX_SIZE or 0 < largest < 1 / MAX_SIZE:
-        bound = f"at most {MAX_SIZE:g}" if largest > 1 else f"at least {1 / MAX_SIZE:g}"
+    if largest > limit or 0 < largest < 1 / limit:
+        bound = f"at most {limit:g}" if largest > 1 else f"at least {1 / limit:g}"
         raise InputError(
-            f"The largest absolute value of {name} must be {bound}, got {largest:.3g}, since squares of it are not representable. Measure {name} in another unit."
+            f"The largest absolute value of {name} must be {bound}, got {largest:.3g}, since powers of it are not representable. Measure {name} in another unit."
         )
 
 
