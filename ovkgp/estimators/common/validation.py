@@ -113,6 +113,14 @@ def as_inputs(estimator, X: np.ndarray) -> np.ndarray | pd.DataFrame:
     return pd.DataFrame(X, columns=names)
 
 
+def as_outputs(estimator, Y: np.ndarray) -> np.ndarray | pd.DataFrame:
+    """Return outputs (m, p) with dates and durations instead of days if the estimator was fitted to them."""
+    times = getattr(estimator, "output_times_", None)
+    if times is None or not isinstance(Y, np.ndarray):
+        return Y
+    return pd.DataFrame(dict(enumerate(from_days(Y, times)))).set_axis(estimator.output_names_, axis=1)
+
+
 def select_rows(X, rows: np.ndarray):
     """Return the rows with these indices (k,) of a table, an array or functional data."""
     return getattr(X, "iloc", X)[rows]
