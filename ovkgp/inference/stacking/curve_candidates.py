@@ -34,13 +34,8 @@ from ovkgp.inference.training.initialization import (
     register_default_priors,
     register_noise_prior,
 )
-from ovkgp.inference.training.kernel_parameters import (
-    DEFAULT_PRIORS,
-    WIDE_PRIORS,
-    PriorSettings,
-    Units,
-    task_kernel_has_variance,
-)
+from ovkgp.inference.training.kernel_parameters import Units, task_kernel_has_variance
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
 from ovkgp.kernels import DecomposableKernel, FullMatrix, FunctionValuedKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
