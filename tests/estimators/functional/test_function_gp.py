@@ -365,7 +365,7 @@ def test_given_kernel_is_compared_with_and_without_deviations(curves):
     kernel = ScaleKernel(RBFKernel()).double()
     options = {"kernel": kernel, "task_kernel": "matern52", "output_basis": "kernel"}
     found = ovkgp.FunctionGPRegressor(**options).fit(X, Y, grid=grid)
-    assert list(found.scores_) == ["given ⊗ matern52", "given ⊗ matern52, no deviations"]
+    assert list(found.scores_)[:2] == ["given ⊗ matern52", "given ⊗ matern52, no deviations"]
     assert found.weights_.sum() == pytest.approx(1)
 
 
