@@ -42,7 +42,9 @@ def test_equal_variances_few_curves_and_few_points_have_no_scale_curve():
         tasks, Y = torch.from_numpy(rng.standard_normal((m, t))), torch.from_numpy(rng.standard_normal((n, m)))
         Y = Y if (n, m, t) == (60, 40, 1) else Y * (2 * tasks[:, 0]).exp()
         assert fit_scale_curve(CurveData(torch.zeros(n, 1), Y, tasks)) is None
-    constant = CurveData(torch.zeros(60, 1), torch.zeros(60, 40).double(), torch.linspace(-1, 1, 40).double().unsqueeze(1))
+    constant = CurveData(
+        torch.zeros(60, 1), torch.zeros(60, 40).double(), torch.linspace(-1, 1, 40).double().unsqueeze(1)
+    )
     assert fit_scale_curve(constant) is None
 
 
