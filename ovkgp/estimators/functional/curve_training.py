@@ -56,6 +56,7 @@ MAX_FILLED_FRACTION_OF_CURVE = 0.5  # missing values of one curve, likewise
 MIN_DEVIATION_POINTS = 3  # grid points below which deviations cannot be distinguished from noise
 MIN_COMPONENT_CURVES = 10  # curves below which "auto" has no principal components
 MIN_CURVE_SIZE = 1e-10  # standardized values below which all curves are equal
+MIN_SUPPORT = 0.25  # held-out curves that a candidate must account for
 MAX_MISSING_ENTRIES = 2000  # missing entries up to which many curves are conditioned on by their complete grid
 NUM_DRAWS = 200  # draws that are made before they are thinned
 
@@ -114,7 +115,8 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
         found += [job() for job in _list_variants(options, complete, subset, has_groups, found)]
     weights = _weigh(found)
     scores = {one.name: _score(one, weight) for one, weight in zip(found, weights, strict=True)}
-    kept = weights >= max(MIN_WEIGHT, 0.05 * weights.max())
+    unsupported = (1 + MIN_SUPPORT) / (len(subset.X) + len(found))  # weights contain one pseudo-count per candidate
+    kept = weights >= min(max(MIN_WEIGHT, 0.05 * weights.max(), unsupported), weights.max())
     parts, part_weights, draws = [], [], None
     for one, weight in zip(itertools.compress(found, kept), weights[kept], strict=True):
         made, own_draws = one.make_parts()
