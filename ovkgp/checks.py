@@ -80,6 +80,17 @@ def check_type(name: str, value, kind: type, expected: str):
     return value
 
 
+def check_estimator(estimator) -> None:
+    """Check that an object is a fitted estimator of this package."""
+    from sklearn.utils.validation import check_is_fitted
+
+    if not hasattr(estimator, "training_data"):
+        raise InputError(
+            f"estimator must be an estimator of ovkgp, such as GPRegressor, got {type(estimator).__name__}. Pass the estimator itself, not a pipeline or search that contains it."
+        )
+    check_is_fitted(estimator)
+
+
 def as_numbers(values, name: str) -> np.ndarray:
     """Return values as an array of float64; raise InputError unless they are numbers, which dates and durations are not."""
     try:

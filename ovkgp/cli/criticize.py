@@ -34,9 +34,9 @@ def criticize_command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Check whether a model is right: tests of its residuals, calibration, scores and recommendations.
+    """Check whether a model is right.
 
-    DATA holds rows that were held out of the fit, or the rows of the fit. p-values are corrected for the number of tests.
+    The table has tests of residuals, calibration, scores and recommendations. DATA holds rows that were held out of the fit, or the rows of the fit. p-values are corrected for the number of tests.
 
     Examples:
 

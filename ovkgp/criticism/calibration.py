@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import binom
 
 from ovkgp.checks import check_probability
-from ovkgp.criticism.predictive_distributions import predictive
+from ovkgp.criticism.predictive_distributions import are_labels, predictive
 from ovkgp.exceptions import InputError, OptionError
 
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())  # 5 %, 10 %, …, 95 %
@@ -158,7 +158,7 @@ class Coverage:
             raise InputError("Y has no observed values: every entry is missing. Pass at least one observation.")
         # u is rounded near 1, and a level such as 0.95 is not a binary fraction
         inside = np.abs(pit - 0.5) <= levels[:, None, None] / 2 + 1e-12
-        index = np.arange(len(pit)) if isinstance(groups, str) else np.unique(groups, return_inverse=True)[1]
+        index = np.unique(groups, return_inverse=True)[1] if are_labels(groups) else np.arange(len(pit))
         effective = [_count_independent(inside[:, :, [a]], observed[:, [a]], index) for a in range(len(counts))]
         total = _count_independent(inside, observed, index)
         return cls(levels, (inside & observed).sum(1), counts, np.array(effective), total)

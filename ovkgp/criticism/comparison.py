@@ -8,9 +8,8 @@ import numpy as np
 from numpy.polynomial.legendre import leggauss
 from scipy.special import ndtr
 from scipy.stats import norm
-from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import check_one_of, check_probability
+from ovkgp.checks import check_estimator, check_one_of, check_probability
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
 from ovkgp.exceptions import InputError, OptionError
 
@@ -145,7 +144,7 @@ def compare(a, b, X, Y, *, score="log_density", groups=None) -> Comparison:
 
 def _score_entries(estimator, X, Y, score: str) -> np.ndarray:
     """Return the scores (m, p) of entries, NaN where missing."""
-    check_is_fitted(estimator)
+    check_estimator(estimator)
     X, Y = estimator.check_rows(X, Y)
     found = estimator.predictive(X)
     if score == "squared_error":

@@ -206,8 +206,9 @@ def pivoted_cholesky_errors(errors, covariance) -> tuple[np.ndarray, np.ndarray]
     --------
     >>> import numpy as np
     >>> from ovkgp.criticism import pivoted_cholesky_errors
-    >>> pivoted_cholesky_errors([1.0, 2.0], [[1.0, 0.0], [0.0, 4.0]])
-    (array([1., 1.]), array([1, 0]))
+    >>> values, order = pivoted_cholesky_errors([1.0, 4.0], [[1.0, 0.0], [0.0, 4.0]])
+    >>> values.tolist(), order.tolist()
+    ([2.0, 1.0], [1, 0])
     """
     errors, covariance = as_numbers(errors, "errors"), as_numbers(covariance, "covariance")
     if errors.ndim != 1 or covariance.shape != (len(errors),) * 2:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import as_seed, check_probability
+from ovkgp.checks import as_seed, check_estimator, check_probability
 from ovkgp.criticism.prediction_checks import check_predictions, check_structure
 from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, Tester, check_residuals
@@ -77,11 +76,7 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     >>> [check.name for check in table.rejected]
     ['residuals and wind']
     """
-    check_is_fitted(estimator)
-    if not hasattr(estimator, "residuals"):
-        raise InputError(
-            f"estimator must be an estimator of ovkgp, got {type(estimator).__name__}. Pass the estimator itself, not a pipeline that contains it."
-        )
+    check_estimator(estimator)
     if (X is None) != (Y is None):
         raise InputError("X and Y must be passed together. Omit both to use the training rows.")
     alpha, seed = check_probability("alpha", alpha), as_seed(random_state)
@@ -131,10 +126,11 @@ def _read_extra(extra, count: int | None) -> list[tuple[str, np.ndarray]]:
     """Return names and numbers (n, k) of the extra columns; texts are indicators of their categories."""
     if extra is None:
         return []
-    frame = extra.to_frame() if isinstance(extra, pd.Series) else pd.DataFrame(extra)
+    frame = pd.DataFrame(extra)
     if frame.empty or len(frame) != count:
         raise InputError(f"extra has {len(frame)} rows, expected {count}. Pass one row per row of the data.")
-    names = [f"extra {name}" if isinstance(name, int) else str(name) for name in frame.columns]
+    is_numbered = list(frame.columns) == list(range(frame.shape[1]))
+    names = [f"extra {name}" if is_numbered else str(name) for name in frame.columns]
     return [(name, _as_columns(name, frame.iloc[:, j])) for j, name in enumerate(names)]
 
 

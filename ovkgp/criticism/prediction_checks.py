@@ -27,7 +27,7 @@ def check_predictions(estimator, entries: EntryPredictions | None, why: str, row
         return
     yield from _check_coverage(entries, names)
     yield from _score(entries)
-    if rows is None or len(names) == 1 or not hasattr(estimator, "sample_y"):
+    if rows is None or len(names) == 1 or not estimator.has_posterior:
         yield Check("energy score", conclusion="it needs held-out rows X, Y with several outputs", applies=False)
     else:
         score = -scorers["neg_energy_score"](estimator, *rows)

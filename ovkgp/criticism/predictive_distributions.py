@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.special import ndtri
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ovkgp.checks import check_estimator
 from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.prediction import normal_cdf
 
@@ -56,7 +56,7 @@ def training_data(estimator) -> tuple[np.ndarray, np.ndarray] | None:
     >>> [part.shape for part in rows], training_data(ovkgp.ORFFRidge(lam=0.1).fit(X, np.sin(X)))
     ([(30, 1), (30, 1)], None)
     """
-    check_is_fitted(estimator)
+    check_estimator(estimator)
     return estimator.training_data()
 
 
@@ -127,14 +127,19 @@ class PredictiveDistribution:
         return EntryPredictions(Y, *parts, self.is_gaussian)
 
 
+def are_labels(groups) -> bool:
+    """Whether groups are labels of rows, not the name "rows" or "entries"."""
+    return not isinstance(groups, str)
+
+
 def predictive(estimator, X=None, Y=None, groups="rows") -> EntryPredictions:
     """Evaluate the predictive distributions of an estimator at held-out rows or by leave-one-out.
 
     Without X and Y, stored rows ("rows") or their entries ("entries") are held out one at a time; with labels `groups` (n,)
     of training rows X and Y, all rows of a label.
     """
-    check_is_fitted(estimator)
-    if (X is None and Y is None) or not isinstance(groups, str):
+    check_estimator(estimator)
+    if (X is None and Y is None) or are_labels(groups):
         return estimator.leave_one_out_entries(X, Y, groups)
     return estimator.predictive(X).at(estimator.check_rows(X, Y)[1])
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import check_one_of, check_probability
+from ovkgp.checks import check_estimator, check_one_of, check_probability
 from ovkgp.exceptions import InputError
 
 METHODS = ("conformal", "pit")
@@ -144,7 +143,7 @@ def recalibrate(estimator, X, Y, *, method="conformal") -> RecalibratedModel:
     True
     """
     check_one_of("method", method, METHODS)
-    check_is_fitted(estimator)
+    check_estimator(estimator)
     X, Y = estimator.check_rows(X, Y)
     entries = estimator.predictive(X).at(Y)
     found = (entries.Y - entries.mean) / entries.std if method == "conformal" else entries.pit()

@@ -100,7 +100,7 @@ def residuals_of_entries(estimator, X=None, Y=None) -> Residuals:
 
 def _residuals_of_labels(estimator, X, Y, is_held_out: bool) -> Residuals:
     """Return the normal scores of randomized transforms u = P(class < y) + v P(class = y), with classes in their order."""
-    if not hasattr(estimator, "predict_proba"):
+    if estimator.has_costs:
         raise OptionError(f"{estimator.class_name} predicts no probabilities, so its distributions cannot be tested.")
     X, classes = np.asarray(X, dtype=float), np.asarray(estimator.classes_)
     probability, labels = estimator.predict_proba(X), np.asarray(Y).reshape(-1)

@@ -92,6 +92,6 @@ class HypothesisTest:
     def __repr__(self) -> str:
         decision = "rejected" if self.rejected else "not rejected"
         return (
-            f"{type(self).__name__}({self.name}: statistic {self.statistic:.4g}, critical value {self.critical_value:.4g}, "
+            f"HypothesisTest({self.name}: statistic {self.statistic:.4g}, critical value {self.critical_value:.4g}, "
             f"p = {self.pvalue:.3g}; {decision} at level {self.alpha:g})"
         )

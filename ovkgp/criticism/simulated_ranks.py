@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 from scipy.stats import binom
-from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import as_numbers, as_seed, check_integer, check_one_of, check_probability
+from ovkgp.checks import as_numbers, as_seed, check_estimator, check_integer, check_one_of, check_probability
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive, set_parameters
@@ -49,11 +48,23 @@ class SimulationCalibration:
     alpha: float
 
     def points(self) -> np.ndarray:
-        """Return the points (num_draws,) at which ECDFs are compared: rank r as the fraction (r + 1)/(L + 1)."""
+        """Return the points at which ECDFs are compared.
+
+        Returns
+        -------
+        ndarray of shape (num_draws,)
+            Fractions (r + 1)/(L + 1) of the ranks r.
+        """
         return np.arange(1, self.num_draws + 1) / (self.num_draws + 1)
 
     def ecdf(self) -> np.ndarray:
-        """Return the fraction (num_draws, k) of data sets with a rank below each point."""
+        """Return the empirical distribution functions of the ranks.
+
+        Returns
+        -------
+        ndarray of shape (num_draws, k)
+            Fraction of data sets with a rank below each point.
+        """
         thresholds = np.arange(self.num_draws)
         return (self.ranks[:, None, :] <= thresholds[None, :, None]).mean(0)
 
@@ -149,19 +160,16 @@ def simulation_calibration(
     >>> simulation_calibration(model, X, num_datasets=3, num_draws=19, random_state=0).ranks.shape[0]
     3
     """
-    check_is_fitted(estimator)
-    gp = getattr(estimator, "gp_", None)
-    if gp is None or not hasattr(gp, "log_evidence"):
-        raise OptionError(
-            "estimator must have a Gaussian process gp_ with priors. Use a GPRegressor with a Gaussian likelihood."
-        )
+    check_estimator(estimator)
+    if not estimator.has_trained_hyperparameters:
+        raise OptionError(f"{estimator.class_name} has no priors of hyperparameters. Use a GPRegressor.")
     chosen = method or estimator.get_params(deep=False).get("hyperparameters")
     method = check_one_of("method", chosen if chosen in METHODS or method else "laplace", METHODS)
     num_datasets, num_draws = check_integer("num_datasets", num_datasets, 2), check_integer("num_draws", num_draws, 9)
     alpha, points = check_probability("alpha", alpha), as_numbers(X, "X")
     if points.ndim != 2 or not np.isfinite(points).all():
         raise InputError(f"X must be finite numbers of shape (n, d), got shape {points.shape}.")
-    points, gp = estimator.scaling_.inputs(points), deepcopy(gp)
+    points, gp = estimator.scaling_.inputs(points), deepcopy(estimator.gp_)
     if (data := estimator.training_observations()) is not None:
         gp.register_priors(data)  # of parameters without a prior, such as the mean
     draw_prior(gp, 1, 0)  # raises if a parameter has no prior

@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.special import ndtri
 
-from ovkgp.checks import wrong_type
-from ovkgp.criticism.residuals import Residuals
+from ovkgp.checks import as_numbers, check_type
 from ovkgp.criticism.simulated_ranks import SimulationCalibration
 from ovkgp.criticism.table import Criticism
 from ovkgp.exceptions import InputError
@@ -58,8 +57,7 @@ def plot_criticism(table: Criticism, *, ax=None) -> Axes:
     >>> ovkgp.plotting.plot_criticism(table, ax=Figure().subplots()).get_xscale()
     'log'
     """
-    if not isinstance(table, Criticism):
-        raise wrong_type("table", "a table of ovkgp.criticism.criticize", table)
+    check_type("table", table, Criticism, "a table of ovkgp.criticism.criticize")
     tests = [check for check in table if check.adjusted is not None]
     if not tests:
         raise InputError("table has no tests. Pass at least 20 rows to criticize.")
@@ -108,9 +106,9 @@ def plot_gaussianity(residuals, *, names=None, ax=None) -> Axes | np.ndarray:
     >>> plot_gaussianity(z, ax=Figure().subplots()).get_xlabel()
     'standard normal quantile'
     """
-    found = residuals.residuals if isinstance(residuals, Criticism) else residuals
-    is_known = found.is_known if isinstance(found, Residuals) else True
-    values = np.asarray(found.values if isinstance(found, Residuals) else found, dtype=float)
+    found = getattr(residuals, "residuals", residuals)  # of a table
+    is_known = getattr(found, "is_known", True)
+    values = as_numbers(getattr(found, "values", found), "residuals")
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or np.isinf(values).any() or (np.isfinite(values).sum(0) < 2).any():
         raise InputError(
@@ -177,8 +175,7 @@ def plot_simulation_calibration(result: SimulationCalibration, *, ax=None) -> Ax
     >>> plot_simulation_calibration(result, ax=Figure().subplots()).get_xlabel()
     'fraction of the ranks'
     """
-    if not isinstance(result, SimulationCalibration):
-        raise wrong_type("result", "a result of ovkgp.criticism.simulation_calibration", result)
+    check_type("result", result, SimulationCalibration, "a result of ovkgp.criticism.simulation_calibration")
     panels = Panels.create(ax, 1, "one")
     axes, points, found = panels.axes[0], result.points(), result.ecdf() - result.points()[:, None]
     lower, upper = result.envelope()

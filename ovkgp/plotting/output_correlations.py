@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from ovkgp.estimators.common.estimator import check_estimator
+from ovkgp.checks import check_estimator
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import block
 from ovkgp.plotting.axes import Panels, add_colorbar, format_label

@@ -80,7 +80,7 @@ def _get_posterior(data):
     """Return the group of hyperparameter draws, in original units."""
     with suppress(LookupError, TypeError):
         return data["posterior"]
-    if hasattr(data, "data_vars") and len(data.data_vars):  # the group itself
+    if len(getattr(data, "data_vars", ())):  # the group itself
         return data
     try:
         check_is_fitted(data)

@@ -172,7 +172,19 @@ class Estimator(SavableMixin, BaseEstimator):
     def residuals(self, X=None, Y=None, random_state=None) -> Residuals:
         """Return residuals that are independent standard normal if the model is right, at new or at the stored training rows.
 
-        Those of Gaussian models are whitened; others are normal scores of single entries. `random_state` selects rows of large tables.
+        Those of Gaussian models are whitened; others are normal scores of single entries.
+
+        Parameters
+        ----------
+        X, Y : array-like of shape (m, d) and (m, p), or None, default=None
+            Rows held out of the fit. If None, the stored training rows.
+        random_state : int, RandomState instance or None, default=None
+            Seed that selects rows of large tables.
+
+        Returns
+        -------
+        Residuals
+            Residuals with the index of their rows, and how they were computed.
         """
         return residuals_of_entries(self, X, Y)
 
@@ -428,12 +440,3 @@ def _check_names(names: Iterable[str], kind: type[Estimator]) -> None:
             raise OptionError(
                 f"{name!r} is not an option of {kind.__name__}{suggest_name(name, known)}. Allowed are {', '.join(known)}."
             )
-
-
-def check_estimator(estimator) -> None:
-    """Check that an object is a fitted estimator of this package."""
-    if not isinstance(estimator, Estimator):
-        raise InputError(
-            f"estimator must be an estimator of ovkgp, such as GPRegressor, got {type(estimator).__name__}. Pass the estimator itself, not a pipeline or search that contains it."
-        )
-    check_is_fitted(estimator)

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import digamma
 
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.options import POSITIVE, integer, one_of
-from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector
+from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, integer, one_of, restore_on_error
+from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector, enter_rows, set_threshold
 from ovkgp.estimators.detection.one_class_trees import CRITERIA, Forest, TreeOptions, grow_forest
 from ovkgp.estimators.storage.storage import storable
 
@@ -109,6 +109,7 @@ class OneClassForest(OutlierDetector):
         "max_features_node": [integer()],
         "max_depth": [integer(1, 60), one_of("auto")],
         "min_samples_split": [integer(2)],
+        "random_state": RANDOM_STATE,
     }
 
     def __init__(
@@ -139,7 +140,29 @@ class OneClassForest(OutlierDetector):
         self.scale_inputs = scale_inputs
         self.random_state = random_state
 
+    def fit(self, X, y=None) -> OneClassForest:
+        """Fit the detector.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Typical rows, of which a few may be outliers. At least two must be distinct.
+        y : None, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : OneClassForest
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            rows = enter_rows(self, X)
+            self._fit_rows(rows)
+            set_threshold(self, rows)
+        return self
+
     def _fit_rows(self, rows: np.ndarray) -> None:
+        """Fit to scaled rows (n, d)."""
         (n, d), rng = rows.shape, np.random.default_rng(self._seed)
         self.max_samples_ = min(n, max(100, round(0.2 * n)) if self.max_samples == "auto" else self.max_samples)
         options = TreeOptions(

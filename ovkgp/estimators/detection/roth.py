@@ -20,8 +20,8 @@ from scipy.stats import chi2, linregress
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from ovkgp.checks import check_probability
-from ovkgp.estimators.common.estimator import Estimator, check_estimator
+from ovkgp.checks import check_estimator, check_probability
+from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP

@@ -47,8 +47,8 @@ from ovkgp.inference.stacking.output_kernel import is_output_kernel
 from ovkgp.inference.stacking.stack import fit_stack
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings, Units
-from ovkgp.inference.training.priors import PriorRegistry, normal
+from ovkgp.inference.training.kernel_parameters import Units
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, WIDE_PRIORS, PriorRegistry, PriorSettings, normal
 from ovkgp.kernels import IndependentKernel
 from ovkgp.scales import root_mean_square
 

@@ -8,7 +8,6 @@ in its record (`ovkgp.kernels.register_kernel`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, singledispatch
@@ -29,6 +28,7 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.features.orff_kernel import ORFFKernel
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, PriorSettings
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
@@ -53,28 +53,6 @@ MIN_RELATIVE_VARIANCE = 1e-3  # variance assigned to a constant output, relative
 ROUNDING_TOLERANCE = 1e-12  # an output whose standard deviation is below this, relative to its values, is constant
 TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO = 0.4, 0.064
 """Ratio of lengthscales between consecutive terms of a sum, and its minimum over the whole sum."""
-
-
-@dataclass(frozen=True)
-class PriorSettings:
-    """Location and scale of the logarithm of hyperparameters for standardized data: normal priors in the logarithm.
-
-    The location of a lengthscale is that of one column; ½ log d is added for d columns.
-    """
-
-    lengthscale: tuple[float, float] = (0.35, 0.8)
-    noise: tuple[float, float] = (math.log(0.1), 1.5)
-    deviation: tuple[float, float] = (math.log(0.1), 1.5)  # variance of smooth deviations of single curves
-    variance: tuple[float, float] = (0.0, 1.0)
-    slope_variance: tuple[float, float] = (0.0, 3.0)
-    diagonal: tuple[float, float] = (-1.0, 1.5)  # variances of single outputs beside a low-rank matrix
-    shape: tuple[float, float] = (0.0, 1.5)  # α of a rational quadratic kernel
-    period: tuple[float, float] = (math.log(2), 1.0)
-
-
-DEFAULT_PRIORS = PriorSettings()
-WIDE_PRIORS = PriorSettings(lengthscale=(1.0, 1.4), noise=(math.log(0.02), 2.0))
-"""Priors for smooth, sparsely sampled and nearly noise-free functions."""
 
 
 @dataclass(frozen=True, eq=False)

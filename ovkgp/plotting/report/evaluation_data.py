@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ovkgp.criticism.predictive_distributions import EntryPredictions, predictive
-from ovkgp.estimators.common.estimator import check_estimator
+from ovkgp.checks import check_estimator
+from ovkgp.criticism.predictive_distributions import EntryPredictions, are_labels, predictive
 from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
 from ovkgp.exceptions import InputError
 from ovkgp.scales import unit_of
@@ -53,7 +53,7 @@ class HeldOutPredictions:
     @property
     def has_groups(self) -> bool:
         """Whether groups of training rows were held out."""
-        return not isinstance(self.groups, str)
+        return are_labels(self.groups)
 
     @property
     def explained(self) -> np.ndarray:

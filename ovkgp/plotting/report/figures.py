@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ovkgp import plotting
-from ovkgp.checks import wrong_type
+from ovkgp.checks import check_type, wrong_type
 from ovkgp.criticism.table import Criticism
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
@@ -73,10 +73,9 @@ def encode_extra_figures(pairs: Iterable) -> tuple[ReportFigure, ...]:
     for pair in pairs:
         try:
             caption, figure = pair
-        except (TypeError, ValueError):
-            figure = None
-        if not isinstance(figure, Figure):
-            raise wrong_type("extra_figures", "pairs (caption, matplotlib Figure)", pair)
+        except (TypeError, ValueError) as error:
+            raise wrong_type("extra_figures", "pairs (caption, matplotlib Figure)", pair) from error
+        check_type("extra_figures must hold pairs (caption, Figure); the figure", figure, Figure, "a matplotlib Figure")
         found.append(encode_figure(figure, str(caption), str(caption)))
     return tuple(found)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ovkgp.criticism import covariance_rank, gaussianity_test
-from ovkgp.criticism.sequential_rank import schedule_level
+from ovkgp.criticism.sample_tests.sequential_rank import schedule_level
 from ovkgp.exceptions import InputError, OptionError
 
 SPECTRA = {"polynomial": 1 / np.arange(1, 11), "exponential": np.exp(-0.2 * np.arange(1, 11))}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ovkgp.criticism.samples import squared_distances
+from ovkgp.criticism.sample_tests.samples import squared_distances
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,22 @@ exchangeable with the permuted ones if the null hypothesis is true, so that the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from scipy.linalg import eigh
 
 from ovkgp.checks import as_numbers, as_seed, check_integer, check_probability
-from ovkgp.criticism.gaussianity import check_replicates
 from ovkgp.criticism.results import HypothesisTest
-from ovkgp.criticism.samples import as_gram, as_rows, center_gram, median_squared_distance, squared_distances
+from ovkgp.criticism.sample_tests.gaussianity import check_replicates
+from ovkgp.criticism.sample_tests.samples import (
+    as_gram,
+    as_rows,
+    center_gram,
+    is_median,
+    median_squared_distance,
+    squared_distances,
+)
 from ovkgp.exceptions import InputError, OptionError
 
 DEFAULT_FACTORS = (0.0625, 0.25, 1.0, 4.0, 16.0)  # of the scale 1/median of squared distances
@@ -89,14 +95,14 @@ def mmd(
     weights = np.empty((len(pooled), number + 1))
     weights[:, 0] = np.repeat([1 / n, -1 / len(Y)], [n, len(Y)])
     weights[:, 1:] = rng.permuted(np.broadcast_to(weights[:, :1], (len(pooled), number)), axis=0)
+    if num_features is not None and callable(kernel):
+        raise OptionError("num_features needs kernel='gaussian'. Leave num_features=None.")
     statistics = []
-    for gram in _kernel_functions(kernel, scale, pooled, rng):
+    for value in _list_scales(kernel, scale, pooled, rng):
         if num_features is None:
-            statistics.append(np.einsum("ij,ij->j", weights, gram(pooled) @ weights))
+            statistics.append(np.einsum("ij,ij->j", weights, _kernel_matrix(kernel, value, pooled) @ weights))
         else:
-            if not isinstance(gram, _GaussianGram):
-                raise OptionError("num_features needs kernel='gaussian'. Leave num_features=None.")
-            features = gram.features(pooled, check_integer("num_features", num_features), rng)
+            features = _random_features(value, pooled, check_integer("num_features", num_features), rng)
             statistics.append(((features.T @ weights) ** 2).sum(0))
     name = "two-sample test (maximum mean discrepancy)"
     return _compare_permutations(name, statistics, "both samples have the same distribution", alpha)
@@ -189,38 +195,32 @@ def _compare_permutations(name: str, statistics: list[np.ndarray], null: str, al
     return HypothesisTest.from_replicates(name, combined[0], combined[1:], null, alpha)
 
 
-class _GaussianGram:
-    """Gaussian kernel exp(−scale ‖x − y‖²) of rows."""
-
-    def __init__(self, scale: float):
-        self.scale = scale
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        return np.exp(-self.scale * squared_distances(rows, rows))
-
-    def features(self, rows: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw random Fourier features (n, 2 · number) whose products approximate the kernel."""
-        phases = rows @ (math.sqrt(2 * self.scale) * rng.normal(size=(rows.shape[1], number)))
-        return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(number)
-
-
-def _kernel_functions(kernel, scale, rows: np.ndarray, rng: np.random.Generator) -> list[Callable]:
-    """List functions that return the kernel matrix of rows, one for each scale."""
+def _list_scales(kernel, scale, rows: np.ndarray, rng: np.random.Generator) -> list[float | None]:
+    """List the scales of the Gaussian kernel; None is the only one of a function."""
     if callable(kernel):
-        return [lambda rows: _evaluate(kernel, rows)]
+        return [None]
     if kernel != "gaussian":
         raise OptionError(f"kernel must be 'gaussian' or callable, got {kernel!r}.")
-    if isinstance(scale, str):
-        if scale != "median":
-            raise OptionError(f"scale must be 'median' or positive numbers, got {scale!r}.")
+    if is_median(scale):
         squares = median_squared_distance(rows, rng)
         if squares == 0:
             raise InputError("More than half of all pairs of rows are equal. Pass `scale` as a number.")
-        return [_GaussianGram(factor / squares) for factor in DEFAULT_FACTORS]
+        return [factor / squares for factor in DEFAULT_FACTORS]
     scales = np.atleast_1d(as_numbers(scale, "scale")).ravel()
     if not len(scales) or not (np.isfinite(scales).all() and (scales > 0).all()):
         raise OptionError(f"scale must be 'median' or positive numbers, got {scale!r}.")
-    return [_GaussianGram(value) for value in scales]
+    return scales.tolist()
+
+
+def _kernel_matrix(kernel, scale: float | None, rows: np.ndarray) -> np.ndarray:
+    """Compute exp(−scale ‖x − y‖²) between rows, or the values of a kernel function."""
+    return _evaluate(kernel, rows) if scale is None else np.exp(-scale * squared_distances(rows, rows))
+
+
+def _random_features(scale: float, rows: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw random Fourier features (n, 2 · number) whose products approximate exp(−scale ‖x − y‖²)."""
+    phases = rows @ (math.sqrt(2 * scale) * rng.normal(size=(rows.shape[1], number)))
+    return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(number)
 
 
 def _list_grams(data, gram, name: str, kernel, scale, rng: np.random.Generator) -> list[np.ndarray]:
@@ -230,7 +230,7 @@ def _list_grams(data, gram, name: str, kernel, scale, rng: np.random.Generator) 
     if gram is not None:
         return [as_gram(gram, f"gram_{name.lower()}")]
     rows = as_rows(data, name)
-    return [function(rows) for function in _kernel_functions(kernel, scale, rows, rng)]
+    return [_kernel_matrix(kernel, value, rows) for value in _list_scales(kernel, scale, rows, rng)]
 
 
 def _evaluate(kernel, rows: np.ndarray) -> np.ndarray:

@@ -15,9 +15,9 @@ from scipy.linalg import eigh, eigvalsh
 from scipy.stats import norm
 
 from ovkgp.checks import as_numbers, as_seed, check_integer, check_one_of, check_positive, check_probability
-from ovkgp.criticism.gaussian_embeddings import KERNELS, GaussianModel
 from ovkgp.criticism.results import HypothesisTest
-from ovkgp.criticism.samples import (
+from ovkgp.criticism.sample_tests.gaussian_embeddings import KERNELS, GaussianModel
+from ovkgp.criticism.sample_tests.samples import (
     MIN_ROWS,
     as_gram,
     as_rows,
@@ -25,9 +25,10 @@ from ovkgp.criticism.samples import (
     check_one_source,
     coordinates_of_gram,
     coordinates_of_rows,
+    is_median,
     median_squared_distance,
 )
-from ovkgp.criticism.weighted_chi2 import weighted_chi2_isf, weighted_chi2_sf
+from ovkgp.criticism.sample_tests.weighted_chi2 import weighted_chi2_isf, weighted_chi2_sf
 from ovkgp.exceptions import InputError, OptionError
 
 NULLS = {
@@ -273,8 +274,7 @@ def choose_scale(model: GaussianModel, kernel: str, scale, rng: np.random.Genera
     check_one_of("kernel", kernel, KERNELS)
     largest = model.eigenvalues[0]
     squares = median_squared_distance(model.coordinates, rng)
-    if isinstance(scale, str):
-        check_one_of("scale", scale, ("median",))
+    if is_median(scale):
         if squares == 0:
             raise InputError("More than half of all pairs of observations are equal. Pass `scale` as a number.")
         scale = 1 / squares if kernel == "gaussian" else min(1 / squares, MAX_EXPONENTIAL_EIGENVALUE / 4 / largest)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ovkgp.checks import as_seed, check_integer, check_one_of, check_probability
-from ovkgp.criticism.gaussianity import choose_scale, fit_gaussian, run_test, truncate
 from ovkgp.criticism.results import HypothesisTest
-from ovkgp.criticism.samples import EIGENVALUE_TOLERANCE
+from ovkgp.criticism.sample_tests.gaussianity import choose_scale, fit_gaussian, run_test, truncate
+from ovkgp.criticism.sample_tests.samples import EIGENVALUE_TOLERANCE
 from ovkgp.exceptions import OptionError
 
 REPLICATES_PER_REJECTION = 20  # replicates expected beyond the critical value

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from ovkgp.criticism.weighted_chi2 import weighted_chi2_isf, weighted_chi2_sf
+from ovkgp.criticism.sample_tests.weighted_chi2 import weighted_chi2_isf, weighted_chi2_sf
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 10, 500])

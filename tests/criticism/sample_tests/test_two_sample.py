@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ovkgp.criticism import hsic, mmd
-from ovkgp.criticism.gaussian_embeddings import gaussian_inner_product
-from ovkgp.criticism.samples import center_gram
-from ovkgp.criticism.two_sample import _factorize, _permuted_traces
+from ovkgp.criticism.sample_tests.gaussian_embeddings import gaussian_inner_product
+from ovkgp.criticism.sample_tests.samples import center_gram
+from ovkgp.criticism.sample_tests.two_sample import _factorize, _permuted_traces
 from ovkgp.exceptions import InputError, OptionError
 
 

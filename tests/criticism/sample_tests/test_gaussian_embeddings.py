@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ovkgp.criticism.gaussian_embeddings import KERNELS, gaussian_inner_product
-from ovkgp.criticism.gaussianity import fit_gaussian, influence_gram
-from ovkgp.criticism.samples import center_gram
+from ovkgp.criticism.sample_tests.gaussian_embeddings import KERNELS, gaussian_inner_product
+from ovkgp.criticism.sample_tests.gaussianity import fit_gaussian, influence_gram
+from ovkgp.criticism.sample_tests.samples import center_gram
 
 
 def evaluate_kernel(x, y, kernel):

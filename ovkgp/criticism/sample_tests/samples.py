@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy.linalg import eigh
 
-from ovkgp.checks import as_numbers
+from ovkgp.checks import as_numbers, check_one_of
 from ovkgp.exceptions import InputError, OptionError
 
 MIN_ROWS = 10  # distributions of statistics are asymptotic
@@ -89,6 +89,11 @@ def squared_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     products += np.einsum("ij,ij->i", first, first)[:, None]
     products += np.einsum("ij,ij->i", second, second)
     return np.maximum(products, 0.0, out=products)
+
+
+def is_median(scale) -> bool:
+    """Whether the scale of a kernel is "median", and not numbers; raise for other strings."""
+    return isinstance(scale, str) and check_one_of("scale", scale, ("median",)) == "median"
 
 
 def median_squared_distance(rows: np.ndarray, rng: np.random.Generator) -> float:

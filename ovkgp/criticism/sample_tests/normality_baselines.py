@@ -9,9 +9,9 @@ from scipy.special import gammaln, ndtr
 from scipy.stats import lognorm, poisson
 
 from ovkgp.checks import as_seed, check_integer, check_one_of, check_probability
-from ovkgp.criticism.gaussianity import NULLS, check_replicates, fit_gaussian
 from ovkgp.criticism.results import HypothesisTest
-from ovkgp.criticism.samples import as_rows, coordinates_of_rows, squared_distances
+from ovkgp.criticism.sample_tests.gaussianity import NULLS, check_replicates, fit_gaussian
+from ovkgp.criticism.sample_tests.samples import as_rows, coordinates_of_rows, squared_distances
 from ovkgp.exceptions import OptionError
 
 MAX_LOGNORMAL_COLUMNS = 10  # the log-normal approximation was made for few columns; it loses the level above

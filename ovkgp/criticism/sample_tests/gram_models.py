@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky, eigh, solve_triangular
 
 from ovkgp.checks import as_numbers, check_integer, check_nonnegative, check_positive
-from ovkgp.criticism.samples import as_gram, center_gram, coordinates_of_gram
+from ovkgp.criticism.sample_tests.samples import as_gram, center_gram, coordinates_of_gram
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 
 

@@ -11,7 +11,7 @@ from ovkgp.criticism import (
     nuclear_dominance_trace,
     renormalize_gram,
 )
-from ovkgp.criticism.samples import center_gram
+from ovkgp.criticism.sample_tests.samples import center_gram
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 
 

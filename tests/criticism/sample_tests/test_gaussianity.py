@@ -7,9 +7,14 @@ import torch
 from scipy.stats import ks_2samp
 
 from ovkgp.criticism import gaussianity_power, gaussianity_test
-from ovkgp.criticism.gaussian_embeddings import KERNELS
-from ovkgp.criticism.gaussianity import compute_statistic, fit_gaussian, influence_gram, multiplier_replicates
-from ovkgp.criticism.samples import center_gram
+from ovkgp.criticism.sample_tests.gaussian_embeddings import KERNELS
+from ovkgp.criticism.sample_tests.gaussianity import (
+    compute_statistic,
+    fit_gaussian,
+    influence_gram,
+    multiplier_replicates,
+)
+from ovkgp.criticism.sample_tests.samples import center_gram
 from ovkgp.exceptions import InputError, OptionError
 
 

@@ -10,8 +10,13 @@ from ovkgp.criticism import (
     henze_zirkler,
     random_projection_test,
 )
-from ovkgp.criticism.gaussianity import compute_statistic, fit_gaussian
-from ovkgp.criticism.normality_baselines import _energy_statistic, expected_distance, henze_zirkler_scale, whiten
+from ovkgp.criticism.sample_tests.gaussianity import compute_statistic, fit_gaussian
+from ovkgp.criticism.sample_tests.normality_baselines import (
+    _energy_statistic,
+    expected_distance,
+    henze_zirkler_scale,
+    whiten,
+)
 from ovkgp.exceptions import InputError, OptionError
 
 SYMPTOMS = (
