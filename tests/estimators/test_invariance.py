@@ -78,6 +78,9 @@ ESTIMATORS = {
     "vector tasks": of(ovkgp.VectorTaskRegressor, np.stack([Y, 2 * Y], 1), tasks=[0.0, 1.0]),
     "curves, auto": of(ovkgp.FunctionGPRegressor, CURVES, random_state=0),
     "curves, kernel": of(ovkgp.FunctionGPRegressor, CURVES, output_basis="kernel"),
+    "curves, kernel object": of(
+        ovkgp.FunctionGPRegressor, CURVES, kernel=ScaleKernel(MaternKernel(2.5)), task_kernel=RBFKernel()
+    ),
     "curves, gaps": of(ovkgp.FunctionGPRegressor, CURVE_GAPS, kernel="rbf", task_kernel="matern52"),
     "curves, components": of(ovkgp.FunctionGPRegressor, CURVES, output_basis="pca", random_state=0),
     "curves, projection": of(ovkgp.KernelProjectionRegressor, CURVES),

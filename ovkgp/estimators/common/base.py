@@ -462,22 +462,23 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
 
-    def residuals(self, X=None, Y=None, random_state=None) -> Residuals:
+    def normal_residuals(self, X=None, Y=None, random_state=None) -> Residuals:
         """Return whitened residuals of training rows, or of the joint prediction of held-out rows.
 
         Rows X, Y that are the stored training rows, in any order, are treated as such.
         """
         if self.likelihood_ is not None:
-            return super().residuals(X, Y, random_state)
+            return super().normal_residuals(X, Y, random_state)
         rng, stored = np.random.default_rng(as_seed(random_state)), self.training_data()
         if X is None and Y is None:
             if stored is None:
                 raise OptionError("The model stores no training rows. Pass rows X and Y that were held out of the fit.")
             return whiten_training_rows(self, stored[0], self.training_observations(), rng)
-        X, Y = self.check_rows(X, Y)
+        given, (X, Y) = (X, Y), self.check_rows(X, Y)
         is_training = np.zeros(len(X), dtype=bool) if stored is None else match_rows(X, Y, stored) >= 0
+        is_training[~np.isfinite(Y).any(1)] = is_training.any()  # rows without observations are not stored
         if is_training.all():
-            return whiten_training_rows(self, X, self._given_observations(X, Y), rng)
+            return whiten_training_rows(self, X, self._given_observations(*given), rng)
         if is_training.any():
             raise InputError(
                 f"{is_training.sum()} of the {len(X)} rows are training rows. Pass only held-out rows, or omit X and Y."

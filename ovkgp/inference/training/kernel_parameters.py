@@ -316,14 +316,26 @@ def _(kernel: FunctionValuedKernel, units: Units) -> Iterator[KernelParameter]:
     t = kernel.tasks.shape[-1] if on_grid else kernel.num_task_dims
     num_inputs = units.num_dims if on_grid else max(1, units.num_dims - t)
     inputs, tasks = (None, None) if X is None else (X, kernel.tasks) if on_grid else (X[:, :-t], X[:, -t:])
-    of_tasks = replace(units.as_scalar().with_inputs(tasks, t), lengthscale_factor=1.0, are_tasks=True)
+    has_variance = task_kernel_has_variance(kernel.input_kernel, kernel.task_kernel)
+    of_tasks = units.as_scalar(units.variance) if has_variance else units.as_scalar()
+    of_tasks = replace(of_tasks.with_inputs(tasks, t), lengthscale_factor=1.0, are_tasks=True)
     yield from kernel_parameters(kernel.task_kernel, of_tasks)
-    if on_grid and len(units.covariance) > 1:  # the outputs of one task, averaged over tasks
+    if has_variance:
+        units = units.as_scalar()
+    elif on_grid and len(units.covariance) > 1:  # the outputs of one task, averaged over tasks
         blocks = units.covariance.reshape(len(kernel.tasks), q, len(kernel.tasks), q)
         units = replace(units, covariance=blocks.diagonal(dim1=0, dim2=2).mean(-1))
-    if X is not None:
+    if X is not None and not has_variance:
         units = units.share(1 / mean_prior_variance(kernel.task_kernel, of_tasks.X))
     yield from kernel_parameters(kernel.input_kernel, units.with_inputs(inputs, num_inputs))
+
+
+def task_kernel_has_variance(input_kernel: Kernel, task_kernel: Kernel) -> bool:
+    """Whether the variance of a product of kernels is that of the kernel of the tasks, which has an outputscale.
+
+    That of several outputs is in the matrix of the kernel of the inputs.
+    """
+    return num_outputs(input_kernel) == 1 and any(isinstance(part, ScaleKernel) for part in task_kernel.modules())
 
 
 @apply_rule.register
