@@ -114,7 +114,13 @@ def rates_of_variances(split, gamma: float, num_projections: int, variances: np.
     training, *new = split
     law = chi2(num_projections)
     with np.errstate(divide="ignore", over="ignore"):
-        log_s = brentq(lambda log_s: law.cdf(np.exp(log_s) / variances).mean() - 0.05, -60, 15)
+
+        def excess(log_s: float) -> float:
+            return law.cdf(np.exp(log_s) / np.maximum(variances, 1e-300)).mean() - 0.05
+
+        if excess(-600) > 0:  # more than 5 % of the variances are zero
+            return 0.0, 1.0
+        log_s = brentq(excess, -600, 15)
         flagged = [law.cdf(np.exp(log_s) / mean_squares(rows, training, gamma)).mean() for rows in new]
     return flagged[0], 1 - flagged[1]
 
