@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from ovkgp.checks import as_seed, check_estimator, check_probability
-from ovkgp.criticism.prediction_checks import check_predictions, check_structure
+from ovkgp.criticism.prediction_checks import Predictions, check_predictions, check_structure
 from ovkgp.criticism.predictive_distributions import predictive
-from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, Tester, check_residuals
+from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, ResidualTests, check_residuals
 from ovkgp.criticism.residuals import match_rows
 from ovkgp.criticism.table import Criticism, correct_for_number
 from ovkgp.exceptions import InputError, OptionError
@@ -19,7 +19,7 @@ MAX_CATEGORIES = 50  # categories of a column of text
 def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05, random_state=None) -> Criticism:
     """Check whether a fitted model is right: tests, scores and recommendations in one table.
 
-    Tests use residuals that are independent and standard normal if the model is right (`Estimator.residuals`). The table says
+    Tests use residuals that are independent and standard normal if the model is right (`Estimator.normal_residuals`). The table says
     how they were computed and which checks do not apply.
 
     Parameters
@@ -77,7 +77,7 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     ['residuals and wind']
     """
     check_estimator(estimator)
-    if (X is None) != (Y is None):
+    if (X is None) != (Y is None) and estimator.kind != "none":
         raise InputError("X and Y must be passed together. Omit both to use the training rows.")
     alpha, seed = check_probability("alpha", alpha), as_seed(random_state)
     stored = estimator.training_data()
@@ -85,25 +85,27 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     _check_order_is_known(stored, X, extra, groups)
     columns, labels = _read_extra(extra, count), _read_groups(groups, count)
 
-    residuals = estimator.residuals(X, Y, random_state=seed)
+    residuals = estimator.normal_residuals(X, Y, random_state=seed)
     if labels is not None and residuals.is_held_out:
         raise InputError("groups needs the training rows. Omit X and Y, or pass the rows of the fit.")
+    if labels is not None and count < len(stored[0]):
+        raise InputError(f"groups needs all training rows, got {count} of {len(stored[0])}. Pass all rows of the fit.")
     names = estimator.output_labels()[: residuals.values.shape[1]]
-    entries, why = _predict_entries(estimator, X, Y, groups, residuals.is_held_out, stored)
+    predictions = _predict(estimator, X, Y, groups, residuals.is_held_out, stored)
     num_trained = None if residuals.is_known else _count_observed(estimator, stored)
-    tester = Tester(residuals.fill(seed), ~np.isfinite(residuals.values), num_trained, alpha, seed, names)
+    tests = ResidualTests(residuals.fill(seed), ~np.isfinite(residuals.values), num_trained, alpha, seed, names)
     rows = residuals.rows
     extra_rows = [(name, column[rows]) for name, column in columns]
     checks = [
-        *check_residuals(tester, extra_rows, None if labels is None else labels[rows]),
-        *check_predictions(estimator, entries, why, (X, Y) if residuals.is_held_out else None, names),
+        *check_residuals(tests, extra_rows, None if labels is None else labels[rows]),
+        *check_predictions(estimator, predictions, (X, Y) if residuals.is_held_out else None, names),
         *check_structure(estimator, len(names)),
     ]
-    notes = [residuals.source, _describe_entries(entries, residuals.is_held_out, groups)]
+    notes = [residuals.source, _describe_predictions(predictions, residuals.is_held_out, groups)]
     if len(rows) > MAX_KERNEL_ROWS:
         notes.append(f"Kernel tests use {MAX_KERNEL_ROWS} random rows.")
-    if tester.missing.any():
-        notes.append(f"{tester.missing.sum()} missing entries are replaced by standard normal draws in the tests.")
+    if tests.missing.any():
+        notes.append(f"{tests.missing.sum()} missing entries are replaced by standard normal draws in the tests.")
     return Criticism(correct_for_number(checks, alpha), alpha, tuple(note for note in notes if note), residuals)
 
 
@@ -137,19 +139,21 @@ def _read_extra(extra, count: int | None) -> list[tuple[str, np.ndarray]]:
 def _as_columns(name: str, values: pd.Series) -> np.ndarray:
     """Return a column as numbers (n, 1), or the indicators (n, k) of its categories."""
     if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
-        numbers = values.astype("int64").to_numpy(dtype=float)
-        return np.where(values.isna(), np.nan, numbers)[:, None]
+        origin = values.dropna().min()
+        return ((values - origin) / pd.Timedelta(days=1)).to_numpy(dtype=float)[:, None]
     if pd.api.types.is_numeric_dtype(values):
         numbers = values.to_numpy(dtype=float, na_value=np.nan)
         if np.isinf(numbers).any():
             raise InputError(f"extra must be finite, got infinity in column {name!r}. Use NaN for missing values.")
         return numbers[:, None]
-    found = pd.get_dummies(values.astype("string")).to_numpy(dtype=float)
-    if found.shape[1] > MAX_CATEGORIES:
+    if pd.api.types.infer_dtype(values, skipna=True) in ("date", "datetime", "datetime64"):
+        return _as_columns(name, pd.to_datetime(values))
+    indicators = pd.get_dummies(values.astype("string")).to_numpy(dtype=float)
+    if indicators.shape[1] > MAX_CATEGORIES:
         raise InputError(
-            f"extra has {found.shape[1]} categories in column {name!r}, expected at most {MAX_CATEGORIES}. Pass numbers or coarser categories."
+            f"extra has {indicators.shape[1]} categories in column {name!r}, expected at most {MAX_CATEGORIES}. Pass numbers or coarser categories."
         )
-    return found
+    return indicators
 
 
 def _read_groups(groups, count: int | None) -> np.ndarray | None:
@@ -167,26 +171,24 @@ def _read_groups(groups, count: int | None) -> np.ndarray | None:
     return np.eye(len(names))[index]
 
 
-def _predict_entries(estimator, X, Y, groups, is_held_out: bool, stored):
-    """Return the predictions of held-out or left-out entries in the order of the given rows, or None and the reason."""
+def _predict(estimator, X, Y, groups, is_held_out: bool, stored) -> Predictions:
+    """Predict held-out rows, or training rows from other rows or groups, in the order of the given rows."""
     try:
         if is_held_out:
-            return predictive(estimator, X, Y), ""
-        order = None if X is None else match_rows(*estimator.check_rows(X, Y), stored)
+            return Predictions(predictive(estimator, X, Y))
+        order = np.arange(len(stored[0])) if X is None else match_rows(*estimator.check_rows(X, Y), stored)
         if groups is None:
-            entries = predictive(estimator)
+            rows = predictive(estimator)
         else:
-            labels = np.asarray(groups)
-            if order is not None:  # given labels belong to the given rows
-                labels = labels[np.argsort(order)]
-            entries = predictive(estimator, *stored, labels)
-        return entries if order is None else entries.rows(order), ""
+            rows = predictive(estimator, *stored, np.asarray(groups)[np.argsort(order)])
+        entries = predictive(estimator, groups="entries")
+        return Predictions(rows.rows(order), entries.rows(order))
     except OptionError as error:
-        return None, str(error).partition(". ")[0].rstrip(".")
+        return Predictions(reason=str(error).partition(". ")[0].rstrip("."))
 
 
-def _describe_entries(entries, is_held_out: bool, groups) -> str:
-    if entries is None:
+def _describe_predictions(predictions: Predictions, is_held_out: bool, groups) -> str:
+    if predictions.rows is None:
         return ""
     held = "other groups" if groups is not None else "all other rows"
     how = "are those of the given rows" if is_held_out else f"predict each row from {held}"

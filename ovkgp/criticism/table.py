@@ -99,10 +99,10 @@ class Criticism(Sequence):
     def conclusion(self) -> str:
         """Summary in a sentence."""
         number = sum(check.pvalue is not None for check in self.checks)
+        level = f"level {self.alpha:g}, Holm's correction for {number}"
         if not self.rejected:
-            return f"None of {number} tests rejects the model at level {self.alpha:g} (Holm's correction)."
-        names = "; ".join(check.name for check in self.rejected)
-        return f"{len(self.rejected)} of {number} tests reject the model at level {self.alpha:g} (Holm's correction): {names}."
+            return f"No test rejects the model ({level})." if number else "No test applies."
+        return f"Tests that reject the model ({level}): {'; '.join(check.name for check in self.rejected)}."
 
     def to_frame(self) -> pd.DataFrame:
         """Return the table as a data frame.

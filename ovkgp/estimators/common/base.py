@@ -462,13 +462,13 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
 
-    def residuals(self, X=None, Y=None, random_state=None) -> Residuals:
+    def normal_residuals(self, X=None, Y=None, random_state=None) -> Residuals:
         """Return whitened residuals of training rows, or of the joint prediction of held-out rows.
 
         Rows X, Y that are the stored training rows, in any order, are treated as such.
         """
         if self.likelihood_ is not None:
-            return super().residuals(X, Y, random_state)
+            return super().normal_residuals(X, Y, random_state)
         rng, stored = np.random.default_rng(as_seed(random_state)), self.training_data()
         if X is None and Y is None:
             if stored is None:

@@ -231,8 +231,10 @@ def format_values(values: dict[str, Tensor], estimator, structure: str, scaling:
     )
 
 
-def list_active_bounds(gp, bounds: Iterable[tuple[str, int, str]], names: ColumnNames) -> list[str]:
+def list_active_bounds(gp, bounds: Sequence[tuple[str, int, str]], names: ColumnNames) -> list[str]:
     """List the hyperparameters of a model that ended at a bound (`FitReport.active_bounds`), with column names."""
+    if not bounds:
+        return []
     codes = {"lower": 1.0, "upper": 4.0}  # variances are listed by their roots
     marks, others = {name: np.zeros((1, 1, *value.shape)) for name, value in named_values(gp).items()}, {}
     for path, index, side in bounds:

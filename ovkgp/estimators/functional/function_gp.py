@@ -70,7 +70,8 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
 
     Curves share the smooth function f of their inputs; each deviates from it smoothly by δ_i. This model treats missing values and
     curves observed at different points exactly; "pca" fills them in by their expectation under it. By default, models with several
-    kernels are mixed, with weights by the density of held-out curves.
+    kernels are mixed, with weights by the density of held-out curves; where the standard deviation of 20 or more curves varies along
+    the domain by more than a factor of 2, also a model of the curves divided by a smooth curve of standard deviations.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
     deviations : {"auto"} or bool, default="auto"
         Whether curves deviate smoothly from f. "auto" mixes models with and without.
     noise : {"constant", "varying"} or float, default="constant"
-        White noise; "varying" lets its variance, not that of f, vary smoothly along the domain. A number is a fixed variance.
+        White noise; "varying" lets its variance relative to f vary smoothly along the domain. A number is a fixed variance.
     hyperparameters : {"evidence", "laplace", "svi", "nuts", "fixed"}, default="evidence"
         How hyperparameters are inferred: at the mode ("evidence"), or averaged over draws of their posterior. "fixed" uses given
         kernels and noise in original units, without centering. Those of principal components are always averaged where draws are
@@ -118,7 +119,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
     scaling_ : CurveScaling
         Mean curve, and scales of inputs, points and channels.
     gp_, posterior_ : OperatorValuedGP, Posterior
-        Model with the largest weight among those with a kernel of the domain, in the units of `scaling_`, and its posterior on the grid.
+        Model with the largest weight among those with a kernel of the domain, in the units of `scaling_` (divided curves, if its variance changes along the domain), and its posterior on the grid.
     fit_report_ : FitReport
         Report of its training.
 

@@ -26,6 +26,7 @@ from ovkgp.inference.algebra.dense import gaussian_log_density, inverse_from_cho
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.stacking.scaled_curves import ScaleCurve
 from ovkgp.inference.strategies.exact import observed_covariance
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import (
@@ -107,7 +108,7 @@ class CurveCandidate:
     """Kernel names of κ and k_Θ, whether each input has its own lengthscale, the linear term, deviations, and priors of k_X.
 
     Kernel objects replace the kernels by name. They are in original units, and so are the curves, whose channels then have standard
-    deviations `output_scale`. With a fixed noise variance nothing is trained.
+    deviations `output_scale`. With a fixed noise variance nothing is trained. A candidate with a curve of standard deviations is a model of the curves divided by it.
     """
 
     name: str
@@ -123,6 +124,11 @@ class CurveCandidate:
     domain_kernel: Kernel | None = None
     fixed_noise: float | None = None
     output_scale: tuple[float, ...] | None = None
+    scale: ScaleCurve | None = None
+
+    def divide(self, data: CurveData) -> CurveData:
+        """Divide curves by the standard deviations of the candidate, if it has them."""
+        return data if self.scale is None else self.scale.divide(data)
 
     def make_input_kernel(self, num_dims: int) -> Kernel:
         """Make k_X for standardized inputs; with groups, the last column has their integer labels."""
@@ -189,6 +195,7 @@ class CurveCandidate:
         """Train the hyperparameters on a subset of limited size, from the best of several initial points on a smaller one."""
         if self.fixed_noise is not None:
             return self.make_gp(data)
+        data = self.divide(data)
         small = data.subset(SMALL_CURVES, SMALL_POINTS, SMALL_ENTRIES)
         large = data.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
         gp = self.make_gp(small)

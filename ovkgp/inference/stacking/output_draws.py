@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -281,9 +281,16 @@ def draw_around_mode(
     """
     values, vectors = np.linalg.eigh(hessian * scales * scales[:, None])
     root = scales[:, None] * vectors / np.sqrt(np.maximum(values, MIN_CURVATURE))
-    uniforms = qmc.Sobol(len(mode), seed=0).random(num_draws)
-    scores = ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))
+    scores = _normal_scores(len(mode), num_draws)
     return np.clip(mode + scores @ root.T, *bounds.T), scores
+
+
+@lru_cache(maxsize=64)
+def _normal_scores(num_dims: int, num_draws: int) -> np.ndarray:
+    """Return the normal scores (S, k) of scrambled Sobol points, always the same ones."""
+    scores = ndtri(np.clip(qmc.Sobol(num_dims, seed=0).random(num_draws), 1e-6, 1 - 1e-6))
+    scores.flags.writeable = False
+    return scores
 
 
 def importance_weights(values: np.ndarray, scores: np.ndarray, at_mode: float) -> np.ndarray | None:

@@ -71,7 +71,8 @@ class OutputPosterior(Posterior):
         self.thetas, weights = draws.thetas[kept], draws.weights[kept]
         self.weights = weights / weights.sum()
         self.chol = torch.from_numpy(factors)
-        self.alpha = torch.cholesky_solve(torch.from_numpy(y).expand(len(factors), 1, -1).mT, self.chol).squeeze(-1)
+        # L.T is the upper factor in the order of Fortran; torch would copy all factors
+        self.alpha = torch.from_numpy(np.stack([lapack.dpotrs(chol.T, y, lower=0)[0] for chol in factors]))
         if known is None:
             self.noise_variances = np.array([problem.noise.variances(theta)[0][0] for theta in self.thetas])
         else:
@@ -92,7 +93,8 @@ class OutputPosterior(Posterior):
     @cached_property
     def leave_one_out(self) -> LeaveOneOut:
         """Means, standard deviations and log densities (S, n) of each entry given the others, at each draw."""
-        diagonal = torch.from_numpy(np.stack([_inverse_diagonal(chol) for chol in self.chol.numpy()]))
+        workspace = np.empty_like(self.chol[0].numpy())
+        diagonal = torch.from_numpy(np.stack([_inverse_diagonal(chol, workspace) for chol in self.chol.numpy()]))
         deviation = self.alpha / diagonal
         log_density = gaussian_log_density(self.alpha * deviation, -diagonal.log())
         return LeaveOneOut(torch.from_numpy(self.y) - deviation, diagonal.rsqrt(), log_density)
@@ -256,9 +258,10 @@ def _factorize(C: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def _inverse_diagonal(chol: np.ndarray) -> np.ndarray:
-    """Return the diagonal (n,) of (L Lᵀ)⁻¹ for a lower factor L (n, n) in the order of C."""
-    root = lapack.dtrtri(chol.T, lower=0)[0]  # L⁻ᵀ
+def _inverse_diagonal(chol: np.ndarray, workspace: np.ndarray) -> np.ndarray:
+    """Return the diagonal (n,) of (L Lᵀ)⁻¹ for a lower factor L (n, n) in the order of C; `workspace` (n, n) is overwritten."""
+    workspace[...] = chol
+    root = lapack.dtrtri(workspace.T, lower=0, overwrite_c=1)[0]  # L⁻ᵀ
     return np.einsum("ij,ij->i", root, root)
 
 

@@ -163,7 +163,7 @@ class KernelNode:
     """A scalar kernel at n rows of data.
 
     `add_to(total, theta, factor)` adds `factor` times its matrix to `total` (n, n) in place; the function that it returns takes
-    derivatives G by `total`, adds those by θ to a vector, and returns ⟨G, matrix⟩. `between(Z, X)` returns a function
+    derivatives G by `total`, adds those by θ to a vector, and returns ⟨G, matrix⟩; it holds until the next call. `between(Z, X)` returns a function
     `add(total, thetas, factor)`, which adds the covariances of points Z (m, d) with points X, or the rows of the data if X is None, at
     S values of θ, times a factor () or (S, 1, 1), to `total` (S, m, n). `variances(thetas, Z)` are the prior variances (S, m) of Z, or
     (1, m) if they are equal.
@@ -208,12 +208,13 @@ class Radial(KernelNode):
     def add_to(self, total: np.ndarray, theta: np.ndarray, factor: float) -> Callable:
         ell = self.lengthscale.value(theta).ravel()
         others = {name: reference.number(theta) for name, reference in self.others.items()}
-        scaled = self.X / ell if self.uses_products else None
-        norms = np.square(scaled).sum(1) if self.uses_products else None
+        if self.uses_products:
+            scaled = self.X / ell
+            _squared_distances(scaled, self.blocks, self.distances)
 
         def evaluate(rows: slice):
             if self.uses_products:
-                s = _squared_distances(scaled, norms, rows)
+                s = self.distances[rows]
             elif len(ell) == 1:
                 s = self.squares[0, rows] * ell**-2
             else:
@@ -248,6 +249,11 @@ class Radial(KernelNode):
             return product
 
         return backward
+
+    @cached_property
+    def distances(self) -> np.ndarray:
+        """Memory for s (n, n), which the gradient needs too."""
+        return np.empty((self.num_rows, self.num_rows))
 
     def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
         squares = _squared_differences(Z, self.X if X is None else X, separate=self.lengthscale.shape[-1] > 1)
@@ -375,11 +381,10 @@ def _weigh(squares: np.ndarray, ell: np.ndarray) -> np.ndarray:
     return (ell**-2 @ squares.reshape(len(squares), -1)).reshape(-1, *squares.shape[1:])
 
 
-def _squared_distances(X: np.ndarray, norms: np.ndarray, rows: slice) -> np.ndarray:
-    """Return the squared distances (m, n) of some rows from all, with ‖x‖² (n,) given, from their products."""
-    products = X[rows] @ (-2 * X).T
-    products += norms
-    products += norms[rows, None]
-    np.maximum(products, 0.0, out=products)
-    products.reshape(-1)[rows.start :: len(X) + 1] = 0.0  # the diagonal
-    return products
+def _squared_distances(X: np.ndarray, blocks: list[slice], out: np.ndarray) -> None:
+    """Write the squared distances ‖x‖² + ‖z‖² − 2 x·z of all rows to `out` (n, n)."""
+    norms, ones = np.square(X).sum(1), np.ones(len(X))
+    left, right = np.column_stack([-2 * X, norms, ones]), np.column_stack([X, ones, norms]).T
+    for rows in blocks:
+        np.maximum(np.matmul(left[rows], right, out=out[rows]), 0.0, out=out[rows])
+    np.fill_diagonal(out, 0.0)
