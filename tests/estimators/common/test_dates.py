@@ -229,8 +229,8 @@ def test_residuals_and_densities_read_dates(columns):
     model, X, Y, new, of_numbers = dated_model(columns)
     numbers = model._outputs(Y, None)
     for inputs in (X, new):
-        expected = of_numbers.residuals(inputs, numbers, random_state=0)
-        found = model.residuals(inputs, Y, random_state=0)
+        expected = of_numbers.normal_residuals(inputs, numbers, random_state=0)
+        found = model.normal_residuals(inputs, Y, random_state=0)
         assert found.is_held_out is (inputs is new)
         np.testing.assert_allclose(found.values, expected.values, atol=1e-5)
         for joint in (True, False):
