@@ -403,9 +403,9 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         >>> model.log_density([[1.0], [2.0]], [[0.8, 0.5], [0.9, float("nan")]]).shape
         (2,)
         """
-        X, Y = self.check_rows(X, Y)
+        given, (X, Y) = X, self.check_rows(X, Y)
         if not joint:
-            return self._flat(self.predictive(X).log_density(Y))
+            return self._flat(self.predictive(given).log_density(Y))
         found = self.posterior_.joint_log_density(self.scaling_.inputs(X), self.scaling_.outputs(Y)).numpy()
         return found - np.isfinite(Y) @ np.log(self.scaling_.output_scale)
 
