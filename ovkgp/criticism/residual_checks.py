@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,6 +26,8 @@ from ovkgp.criticism.table import Check
 MAX_KERNEL_ROWS = 500  # random rows that kernel tests use
 SCALES = (0.25, 1.0, 4.0)  # of the kernels exp(−scale ‖x − y‖²) of independence tests, with mean squared distance 1
 MIN_ROWS = 20  # rows below which tests are not made
+NUM_OTHER_TESTS = 12  # besides those of outputs and extra columns
+MIN_REPLICATES = 1000
 MAX_OUTPUTS = 6  # outputs that are tested separately; of more, the smallest p-value is corrected for their number
 
 ADVICE = {
@@ -55,11 +58,18 @@ class ResidualTests:
     alpha: float
     seed: int
     names: list[str]
+    num_extra: int = 0  # extra columns
+
+    @property
+    def num_replicates(self) -> int:
+        """Number of simulations or permutations, so that p-values can be small enough after the correction for all tests."""
+        num_tests = NUM_OTHER_TESTS + len(self.names) + self.num_extra
+        return max(MIN_REPLICATES, math.ceil(2 * num_tests / self.alpha))
 
     @property
     def options(self) -> dict:
         """Options of simulated tests."""
-        return {"is_known": self.residuals.is_known, "alpha": self.alpha, "random_state": self.seed}
+        return {"num_replicates": self.num_replicates, "alpha": self.alpha, "random_state": self.seed}
 
     @cached_property
     def kernel_rows(self) -> np.ndarray:
@@ -72,7 +82,8 @@ class ResidualTests:
         rows = self.kernel_rows
         rows = rows[np.isfinite(other[rows]).all(1)]
         tables = _scale(values[rows]), _scale(rankdata(other[rows], axis=0))
-        return hsic(*tables, scale=SCALES, alpha=self.alpha, random_state=self.seed)
+        options = {"num_permutations": self.num_replicates, "alpha": self.alpha, "random_state": self.seed}
+        return hsic(*tables, scale=SCALES, **options)
 
 
 def check_residuals(
@@ -117,7 +128,7 @@ def _check_marginals(tests: ResidualTests) -> list[Check]:
         if len(observed) < MIN_ROWS:
             omitted.append(_omit(f"PIT of {name}", f"fewer than {MIN_ROWS} observations"))
             continue
-        test = marginal_test(observed, name, **tests.options)
+        test = marginal_test(observed, name, is_known=tests.residuals.is_known, **tests.options)
         conclusions = f"Probability integral transforms of {name} are not uniform.", f"Those of {name} are uniform."
         checks.append(_make_check(f"PIT of {name}", test, *conclusions, "marginal"))
     return [*(checks if len(checks) <= MAX_OUTPUTS else [_combine(checks, "PIT of all outputs")]), *omitted]
@@ -177,7 +188,11 @@ def _check_outputs(tests: ResidualTests) -> list[Check]:
     checks = [_combine(pairs, names[0])]
     for prerank, name in zip(PRERANKS, names[1:], strict=True):
         conclusions = f"The {prerank} of rows is not calibrated.", f"The {prerank} of rows is calibrated."
-        checks.append(_make_check(name, prerank_test(z, prerank, **tests.options), *conclusions, prerank))
+        checks.append(
+            _make_check(
+                name, prerank_test(z, prerank, is_known=residuals.is_known, **tests.options), *conclusions, prerank
+            )
+        )
     return checks
 
 
@@ -194,7 +209,7 @@ def _check_covariance(tests: ResidualTests) -> list[Check]:
         distance = _omit(names[0], "hyperparameters were trained on these rows, which sets their mean square to 1")
     pivoted = pivoted_cholesky_test(joint, is_known=residuals.is_known, alpha=tests.alpha)
     pivoted_texts = "A pivoted Cholesky error is too large.", "No pivoted Cholesky error is too large."
-    scales = spectral_test(joint, alpha=tests.alpha, random_state=tests.seed)
+    scales = spectral_test(joint, **tests.options)
     scales_texts = "Variances are wrong at some scales of variation.", "Variances are right at all scales of variation."
     return [
         distance,

@@ -179,12 +179,21 @@ def test_missing_outputs_are_filled(gappy):
 def test_arguments_are_checked(model):
     with pytest.raises(InputError, match="X and Y must be passed together"):
         criticize(model, NEW_X)
-    with pytest.raises(OptionError, match="alpha"):
-        criticize(model, alpha=1.5)
+    for alpha in (1.5, 1e-4):
+        with pytest.raises(OptionError, match="alpha"):
+            criticize(model, alpha=alpha)
     with pytest.raises(InputError, match="not a pipeline"):
         criticize(make_pipeline(StandardScaler(), model))
     with pytest.raises(InputError, match="are training rows"):
         criticize(model, np.vstack([X, NEW_X]), np.vstack([Y, NEW_Y]))
+
+
+def test_number_of_permutations_allows_for_the_correction(model):
+    """With 1000 permutations, Holm's correction for 40 tests would never reject at level .01."""
+    noise = np.random.default_rng(3).normal(size=(60, 30))
+    extra = np.column_stack([noise, Y[:, 0] - F[:, 0]])
+    table = criticize(model, extra=extra, alpha=0.01, random_state=0)
+    assert [check.name for check in table.rejected] == ["residuals and extra 30"]
 
 
 def test_few_rows_have_scores_only(model):
