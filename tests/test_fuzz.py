@@ -76,6 +76,9 @@ ESTIMATORS = {
     "curves, triple basis": (ovkgp.TripleBasisRegressor(num_features=20, random_state=0), SHAPES),
     "curves, additive": (ovkgp.KernelAdditiveRegressor(), SHAPES),
     "curves, averages": (ovkgp.KernelCurveRegressor(), SHAPES),
+    "projections": (ovkgp.RandomProjectionDetector(num_projections=10, random_state=0), None),
+    "components": (ovkgp.KernelPCADetector(num_components=3), None),
+    "forest": (ovkgp.OneClassForest(num_trees=5, random_state=0), None),
 }
 JUNK = {
     "true": True,

@@ -35,6 +35,7 @@ _NAMES = {  # public names and the modules that define them
     "make_mixture_curves": "curves",
     "make_quadratic_tasks": "multitask",
     "make_sine_quantiles": "quantiles",
+    "make_spiral": "spiral",
     "make_spline_curves": "curves",
     "make_two_moons": "semi_supervised",
     "negate_curves": "corruptions",

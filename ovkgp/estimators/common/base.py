@@ -476,6 +476,7 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
             return whiten_training_rows(self, stored[0], self.training_observations(), rng)
         inputs, outputs = self.check_rows(X, Y)
         is_training = np.zeros(len(inputs), dtype=bool) if stored is None else match_rows(inputs, outputs, stored) >= 0
+        is_training[~np.isfinite(outputs).any(1)] = is_training.any()  # rows without observations are not stored
         if is_training.all():
             return whiten_training_rows(self, inputs, self._given_observations(X, Y), rng)
         if is_training.any():

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
@@ -43,6 +43,7 @@ from ovkgp.inference.stacking.shared_kernel import SharedPosterior, SharedState,
 from ovkgp.inference.stacking.stack import MIN_WEIGHT, CandidateScore, stacking_weights
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import load_raw_state, raw_state
+from ovkgp.inference.training.kernel_parameters import Units, kernel_parameters
 
 OUTPUT_BASES = ("kernel", "pca", "shared")
 KERNEL_OPTIONS = ("kernel", "task_kernel", "noise", "deviations", "hyperparameters")
@@ -56,6 +57,7 @@ MIN_DEVIATION_POINTS = 3  # grid points below which deviations cannot be disting
 MIN_COMPONENT_CURVES = 10  # curves below which "auto" has no principal components
 MIN_CURVE_SIZE = 1e-10  # standardized values below which all curves are equal
 MAX_MISSING_ENTRIES = 2000  # missing entries up to which many curves are conditioned on by their complete grid
+VARIANCE_ROLES = ("variance", "slope_variance", "mixture_weight")  # of parameters that set the variance of a kernel
 NUM_DRAWS = 200  # draws that are made before they are thinned
 
 for kind in (CurveCandidate, CurveData, ComponentState, SharedState):
@@ -99,7 +101,7 @@ class Candidate:
 def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     """Train the candidates that the options of an estimator define, and mix them."""
     began, found = time.monotonic(), []
-    if _are_equal(data):
+    if _are_equal(options, data):
         data = replace(data, Y=0 * data.Y)  # rounding errors have no scale
     complete = _fill_few_gaps(data)
     subset = complete.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
@@ -112,7 +114,8 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     if options.deviations == "auto" and has_kernels and found[0].log_density is not None:
         found += [job() for job in _without_deviations(options, complete, subset, has_groups, found)]
     weights = _weigh(found)
-    scores = {one.name: _score(one, weight) for one, weight in zip(found, weights, strict=True)}
+    scale = options.scaling_.output_scale
+    scores = {one.name: _score(one, weight, scale) for one, weight in zip(found, weights, strict=True)}
     kept = weights >= max(MIN_WEIGHT, 0.05 * weights.max())
     parts, part_weights, draws = [], [], None
     for one, weight in zip(itertools.compress(found, kept), weights[kept], strict=True):
@@ -183,8 +186,16 @@ def condition_curves(gp: OperatorValuedGP, data: CurveData) -> tuple[Posterior |
     return posterior, CurvePosterior(posterior, posterior.conditioning.model.noise)
 
 
-def _are_equal(data: CurveData) -> bool:
-    return not (torch.nan_to_num(data.Y).abs() > MIN_CURVE_SIZE).any()
+def _are_equal(options, data: CurveData) -> bool:
+    if options.hyperparameters == "fixed":  # curves are not centered
+        return False
+    sizes = torch.nan_to_num(data.Y).abs().unflatten(1, (-1, data.num_channels))
+    return not (sizes > MIN_CURVE_SIZE * torch.from_numpy(options.scaling_.output_std)).any()
+
+
+def has_kernel_object(options) -> bool:
+    """Whether an option is a kernel object, whose values are in original units."""
+    return isinstance(options.kernel, Kernel) or isinstance(options.task_kernel, Kernel)
 
 
 def _fill_few_gaps(data: CurveData) -> CurveData:
@@ -204,7 +215,7 @@ def _list_jobs(options, data: CurveData, subset: CurveData, has_groups: bool, mi
         raise OptionError('groups is not supported with hyperparameters="fixed". Use hyperparameters="evidence".')
     if has_groups and basis in ("pca", "shared"):
         raise OptionError(f'groups is not supported with output_basis="{basis}". Use output_basis="kernel".')
-    if isinstance(basis, str) and _are_equal(data):
+    if isinstance(basis, str) and _are_equal(options, data):
         basis = "kernel"  # equal curves have no principal components, and no scale that points could share
     can_have_basis = data.is_complete and len(data.X) >= MIN_COMPONENT_CURVES and not has_groups
     is_auto = isinstance(basis, str) and basis == "auto" and can_have_basis and len(data.tasks) > 1
@@ -244,8 +255,25 @@ def _kernel_candidates(
         name = f"linear + {options.kernel}, ARD ⊗ {found[0].task_base}"
         found = [replace(found[0], base=options.kernel, has_lengthscales=True, name=name)]
     if options.hyperparameters == "fixed":
-        found = [replace(found[0], fixed_noise=float(options.noise), has_deviations=False)]
+        return [replace(found[0], fixed_noise=float(options.noise), has_deviations=False)]
+    if has_kernel_object(options):
+        found = [replace(_with_variance(one, data), output_scale=tuple(options.scaling_.output_std)) for one in found]
     return found
+
+
+def _with_variance(candidate: CurveCandidate, data: CurveData) -> CurveCandidate:
+    """Give a kernel object of the inputs an outputscale if no kernel of one channel has a variance, which would be 1."""
+    if candidate.input_kernel is None or data.num_channels > 1:
+        return candidate
+    kernels = (
+        [candidate.input_kernel]
+        if candidate.domain_kernel is None
+        else [candidate.input_kernel, candidate.domain_kernel]
+    )
+    parameters = itertools.chain(*(kernel_parameters(one, Units.standard(1)) for one in kernels))
+    if any(one.role in VARIANCE_ROLES or one.name == "variances" for one in parameters):
+        return candidate
+    return replace(candidate, input_kernel=ScaleKernel(candidate.input_kernel))
 
 
 def _dictionary_kernel(options, data: CurveData) -> Kernel:
@@ -375,10 +403,12 @@ def effective_points(densities: np.ndarray) -> float:
     return participation_ratio(z - z.mean(0))
 
 
-def _score(one: Candidate, weight: float) -> CandidateScore:
+def _score(one: Candidate, weight: float, scale: np.ndarray) -> CandidateScore:
+    """Return the mean log density of held-out values, in the units of channels with scales (q,), with its weight."""
     if one.log_density is None:
         return CandidateScore(float(weight), float("nan"), float("nan"))
-    per_curve = np.nanmean(one.log_density, 1)
+    log_scale = np.tile(np.log(scale), one.log_density.shape[1] // len(scale))
+    per_curve = np.nanmean(one.log_density - log_scale, 1)
     error = per_curve.std(ddof=1) / np.sqrt(len(per_curve)) if len(per_curve) > 1 else float("nan")
     return CandidateScore(float(weight), float(per_curve.mean()), float(error))
 

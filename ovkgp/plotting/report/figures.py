@@ -260,7 +260,7 @@ def _describe_dots(estimator) -> str:
 
 
 def _get_plot_data(rows: Rows | None) -> tuple:
-    return (None, None) if rows is None else (rows.X, rows.Y)
+    return (None, None) if rows is None else rows.data
 
 
 def _make_classifier_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:

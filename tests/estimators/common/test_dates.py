@@ -9,6 +9,7 @@ import pytest
 import ovkgp
 from ovkgp.estimators.common.dates import from_days, to_days
 from ovkgp.exceptions import InputError
+from ovkgp.plotting import write_report
 
 N = 40
 UNITS = ("s", "ms", "us", "ns")
@@ -199,3 +200,33 @@ def test_from_days_inverts_to_days(days, origin):
     (column,) = from_days(np.array([[days]]), [origin])
     found, origins = to_days(pd.DataFrame({"a": column}), [origin])
     assert origins == [origin] and abs(found.a[0] - days) < 1e-11
+
+
+def dated_rows():
+    """Return inputs and outputs with dates and durations, and a missing date."""
+    rng = np.random.default_rng(0)
+    days = np.arange(30)
+    X = pd.DataFrame({"day": pd.Timestamp("2020-01-01") + pd.to_timedelta(days, "D"), "x": rng.uniform(size=30)})
+    values = 10 * np.sin(days / 5) + 20 + rng.standard_normal(30)
+    Y = pd.DataFrame(
+        {"end": pd.Timestamp("2021-01-01") + pd.to_timedelta(values, "D"), "length": pd.to_timedelta(values, "h")}
+    )
+    Y.iloc[3, 0] = pd.NaT
+    return X, Y
+
+
+@pytest.mark.parametrize("columns", [["end", "length"], ["end"]])
+def test_reports_and_tests_of_residuals_read_dates(columns, tmp_path):
+    """Rows that were converted to days were checked again, as if they were those of a user."""
+    (X, Y), new = dated_rows(), dated_rows()[0].assign(day=lambda table: table["day"] + pd.Timedelta("12h"))
+    Y = Y[columns]
+    model = ovkgp.GPRegressor("independent", hyperparameters="evidence", random_state=0).fit(X, Y)
+    numbers = ovkgp.GPRegressor("independent", hyperparameters="evidence", random_state=0).fit(
+        X, model._outputs(Y, None)
+    )
+    for data in ({}, {"X": X, "Y": Y}, {"X": new, "Y": Y}):
+        write_report(model, tmp_path / "report.html", **data)
+        expected = numbers.residuals(data.get("X"), model._outputs(Y, None) if data else None, random_state=0)
+        found = model.residuals(**data, random_state=0)
+        assert found.is_held_out is (data.get("X") is new)
+        np.testing.assert_allclose(found.values, expected.values, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.kernels.penalties`."""
+"""Tests of `ovkgp.kernels.manifold.penalties`."""
 
 import pickle
 from copy import deepcopy
@@ -13,8 +13,8 @@ from sklearn.datasets import make_moons
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels import graph_laplacian as weights_laplacian
-from ovkgp.kernels import penalties as module
-from ovkgp.kernels.penalties import Penalty, multiply_blockwise
+from ovkgp.kernels.manifold import penalties as module
+from ovkgp.kernels.manifold.penalties import Penalty, multiply_blockwise
 
 
 def laplacian(n=9):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer, check_one_of
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.module_cache import ModuleCache
+from ovkgp.kernels.manifold.module_cache import ModuleCache
 
 RELATIVE_TOLERANCES = {"float64": 1e-8, "float32": 1e-4}
 """Largest asymmetry and negative eigenvalue of M, relative to the largest row sum, that count as rounding."""
