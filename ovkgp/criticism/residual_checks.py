@@ -97,15 +97,14 @@ def check_residuals(
     checks += [_check_column(tests, name, column) for name, column in extra]
     if groups is not None:
         test = tests.dependence(tests.residuals.values, groups)
-        conclusions = "Residuals differ between groups.", "Residuals do not differ between groups."
-        checks.append(_make_check("residuals and groups", test, *conclusions, "groups"))
+        checks.append(_make_check("residuals and groups", test, "residuals differ between groups", "groups"))
     return [*checks, *_check_outputs(tests), *_check_covariance(tests)]
 
 
-def _make_check(name: str, test: HypothesisTest, if_rejected: str, otherwise: str, advice: str) -> Check:
-    """Make the check of a test, whose conclusion depends on the correction for the number of tests."""
-    texts = {"conclusion": otherwise, "if_rejected": if_rejected, "recommendation": ADVICE[advice]}
-    return Check(name, test.statistic, test.pvalue, test=test, **texts)
+def _make_check(name: str, test: HypothesisTest, claim: str, advice: str) -> Check:
+    """Make the check of a test; `claim` is the clause that holds if it rejects after the correction for the number of tests."""
+    conclusions = {"conclusion": f"No evidence that {claim}.", "if_rejected": f"{claim[0].upper()}{claim[1:]}."}
+    return Check(name, test.statistic, test.pvalue, test=test, recommendation=ADVICE[advice], **conclusions)
 
 
 def _omit(name: str, reason: str) -> Check:
@@ -117,8 +116,7 @@ def _check_gaussianity(tests: ResidualTests) -> Check:
     null = "known" if residuals.is_known and residuals.is_joint else "full"
     test = gaussianity_test(residuals.values[tests.kernel_rows], null=null, method="exact", alpha=tests.alpha)
     kind = "N(0, I)" if null == "known" else "normal with estimated mean and covariance"
-    conclusions = f"Residuals are not {kind}.", f"Residuals are {kind}."
-    return _make_check("Gaussianity of residuals", test, *conclusions, "Gaussianity")
+    return _make_check("Gaussianity of residuals", test, f"residuals are not {kind}", "Gaussianity")
 
 
 def _check_marginals(tests: ResidualTests) -> list[Check]:
@@ -129,8 +127,8 @@ def _check_marginals(tests: ResidualTests) -> list[Check]:
             omitted.append(_omit(f"PIT of {name}", f"fewer than {MIN_ROWS} observations"))
             continue
         test = marginal_test(observed, name, is_known=tests.residuals.is_known, **tests.options)
-        conclusions = f"Probability integral transforms of {name} are not uniform.", f"Those of {name} are uniform."
-        checks.append(_make_check(f"PIT of {name}", test, *conclusions, "marginal"))
+        claim = f"probability integral transforms of {name} are not uniform"
+        checks.append(_make_check(f"PIT of {name}", test, claim, "marginal"))
     return [*(checks if len(checks) <= MAX_OUTPUTS else [_combine(checks, "PIT of all outputs")]), *omitted]
 
 
@@ -145,11 +143,10 @@ def _check_inputs(tests: ResidualTests) -> list[Check]:
     X = X[:, np.ptp(X, axis=0) > 0]
     if not X.shape[1]:
         return [_omit("residuals and inputs", "all inputs are constant")]
-    means = "Residuals depend on the inputs.", "Residuals do not depend on the inputs."
-    sizes = "The size of residuals depends on the inputs.", "The size of residuals does not depend on the inputs."
+    mean, size = tests.dependence(z, X), tests.dependence(np.abs(z), X)
     return [
-        _make_check("residuals and inputs", tests.dependence(z, X), *means, "inputs"),
-        _make_check("noise level and inputs", tests.dependence(np.abs(z), X), *sizes, "noise level"),
+        _make_check("residuals and inputs", mean, "residuals depend on the inputs", "inputs"),
+        _make_check("noise level and inputs", size, "the size of residuals depends on the inputs", "noise level"),
     ]
 
 
@@ -158,8 +155,7 @@ def _check_order(tests: ResidualTests) -> Check:
     if is_ordered_by(residuals.X).any():
         return _omit(name, "rows are in the order of an input")
     test = tests.dependence(residuals.values, residuals.rows[:, None].astype(float))
-    conclusions = "Residuals depend on the order of the rows.", "Residuals do not depend on the order of the rows."
-    return _make_check(name, test, *conclusions, "order")
+    return _make_check(name, test, "residuals depend on the order of the rows", "order")
 
 
 def _check_column(tests: ResidualTests, column_name: str, column: np.ndarray) -> Check:
@@ -169,8 +165,7 @@ def _check_column(tests: ResidualTests, column_name: str, column: np.ndarray) ->
     if len(used) < MIN_ROWS or not np.ptp(used, axis=0).any():
         return _omit(name, "the column is constant or mostly missing")
     test = tests.dependence(tests.residuals.values, column)
-    conclusions = f"Residuals depend on {column_name}, which is no input.", f"Residuals do not depend on {column_name}."
-    return _make_check(name, test, *conclusions, "column")
+    return _make_check(name, test, f"residuals depend on {column_name}, which is no input", "column")
 
 
 def _check_outputs(tests: ResidualTests) -> list[Check]:
@@ -180,19 +175,14 @@ def _check_outputs(tests: ResidualTests) -> list[Check]:
     if p == 1 or not residuals.is_joint:
         reason = "there is one output" if p == 1 else "predictions of outputs have no joint distribution"
         return [_omit(name, reason) for name in names]
-    conclusions = "Residuals of outputs depend on each other.", "Residuals of outputs are independent of each other."
     pairs = []
     for a in range(1 if p == 2 else p):  # each output and all others
         test = tests.dependence(z[:, [a]], np.delete(z, a, axis=1))
-        pairs.append(_make_check(names[0], test, *conclusions, "outputs"))
+        pairs.append(_make_check(names[0], test, "residuals of outputs depend on each other", "outputs"))
     checks = [_combine(pairs, names[0])]
     for prerank, name in zip(PRERANKS, names[1:], strict=True):
-        conclusions = f"The {prerank} of rows is not calibrated.", f"The {prerank} of rows is calibrated."
-        checks.append(
-            _make_check(
-                name, prerank_test(z, prerank, is_known=residuals.is_known, **tests.options), *conclusions, prerank
-            )
-        )
+        test = prerank_test(z, prerank, is_known=residuals.is_known, **tests.options)
+        checks.append(_make_check(name, test, f"the {prerank} of rows is not calibrated", prerank))
     return checks
 
 
@@ -203,18 +193,15 @@ def _check_covariance(tests: ResidualTests) -> list[Check]:
         return [_omit(name, "predictions have no joint covariance") for name in names]
     if residuals.is_known or residuals.is_held_out:
         test = mahalanobis_test(residuals.values[~tests.missing], tests.num_trained, tests.alpha)
-        conclusions = "The mean square of residuals differs from 1.", "Variances are right on average."
-        distance = _make_check(names[0], test, *conclusions, "mahalanobis")
+        distance = _make_check(names[0], test, "the mean square of residuals differs from 1", "mahalanobis")
     else:
         distance = _omit(names[0], "hyperparameters were trained on these rows, which sets their mean square to 1")
     pivoted = pivoted_cholesky_test(joint, is_known=residuals.is_known, alpha=tests.alpha)
-    pivoted_texts = "A pivoted Cholesky error is too large.", "No pivoted Cholesky error is too large."
     scales = spectral_test(joint, **tests.options)
-    scales_texts = "Variances are wrong at some scales of variation.", "Variances are right at all scales of variation."
     return [
         distance,
-        _make_check(names[1], pivoted, *pivoted_texts, "pivoted"),
-        _make_check(names[2], scales, *scales_texts, "spectral"),
+        _make_check(names[1], pivoted, "a pivoted Cholesky error is too large", "pivoted"),
+        _make_check(names[2], scales, "variances are wrong at some scales of variation", "spectral"),
     ]
 
 
