@@ -40,7 +40,7 @@ ADVICE = {
     "outputs": 'Errors of outputs depend on each other: use noise="full" with kernel="decomposable" or "lmc".',
     "marginal": 'The distribution of this output is not normal: use likelihood="student_t", transform it or learn quantiles.',
     "location": 'Errors of outputs go together: use noise="full" with kernel="decomposable" or "lmc".',
-    "scale": "Joint intervals have the wrong size: recalibrate them (`ovkgp.criticism.recalibrate`) or use heavier tails.",
+    "scale": "Joint intervals have the wrong size: recalibrate them (ovkgp.criticism.recalibrate) or use heavier tails.",
     "dependence": 'Outputs are correlated beyond the model: use noise="full" with kernel="decomposable" or "lmc".',
     "mahalanobis": "Predicted variances are too small (statistic above 1) or too large: recalibrate intervals or average over hyperparameters.",
     "pivoted": "Look at the row of the largest error: it may be an outlier or lie where the kernel varies too little.",
