@@ -215,18 +215,34 @@ def dated_rows():
     return X, Y
 
 
-@pytest.mark.parametrize("columns", [["end", "length"], ["end"]])
-def test_reports_and_tests_of_residuals_read_dates(columns, tmp_path):
-    """Rows that were converted to days were checked again, as if they were those of a user."""
+def dated_model(columns):
+    """Return a model of dates with its data, new inputs, and the same model of numbers."""
     (X, Y), new = dated_rows(), dated_rows()[0].assign(day=lambda table: table["day"] + pd.Timedelta("12h"))
-    Y = Y[columns]
-    model = ovkgp.GPRegressor("independent", hyperparameters="evidence", random_state=0).fit(X, Y)
-    numbers = ovkgp.GPRegressor("independent", hyperparameters="evidence", random_state=0).fit(
-        X, model._outputs(Y, None)
-    )
-    for data in ({}, {"X": X, "Y": Y}, {"X": new, "Y": Y}):
-        write_report(model, tmp_path / "report.html", **data)
-        expected = numbers.residuals(data.get("X"), model._outputs(Y, None) if data else None, random_state=0)
-        found = model.residuals(**data, random_state=0)
-        assert found.is_held_out is (data.get("X") is new)
+    make = lambda: ovkgp.GPRegressor("independent", hyperparameters="evidence", random_state=0)  # noqa: E731
+    model = make().fit(X, Y[columns])
+    return model, X, Y[columns], new, make().fit(X, model._outputs(Y[columns], None))
+
+
+@pytest.mark.parametrize("columns", [["end", "length"], ["end"]])
+def test_residuals_and_densities_read_dates(columns):
+    """Rows that were converted to days were checked again, as if they were those of a user."""
+    model, X, Y, new, of_numbers = dated_model(columns)
+    numbers = model._outputs(Y, None)
+    for inputs in (X, new):
+        expected = of_numbers.normal_residuals(inputs, numbers, random_state=0)
+        found = model.normal_residuals(inputs, Y, random_state=0)
+        assert found.is_held_out is (inputs is new)
         np.testing.assert_allclose(found.values, expected.values, atol=1e-5)
+        for joint in (True, False):
+            expected = of_numbers.log_density(inputs, numbers, joint=joint)
+            np.testing.assert_allclose(model.log_density(inputs, Y, joint=joint), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [["end", "length"], ["end"]])
+def test_reports_read_dates(columns, tmp_path):
+    model, X, Y, new, _ = dated_model(columns)
+    groups = np.arange(len(X)) // 4
+    for data in ({}, {"X": X, "Y": Y}, {"X": X, "Y": Y, "groups": groups}, {"X": new, "Y": Y}):
+        write_report(model, tmp_path / "report.html", **data)
+    assert "days since" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -271,6 +271,7 @@ def test_cluster_laplacian_rejects_more_clusters_than_points():
         cluster_laplacian(points(4), 5)
 
 
+@pytest.mark.filterwarnings("error:overflow")
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e306])
 def test_graphs_do_not_depend_on_the_unit_of_the_inputs(scale):
     X = np.random.default_rng(0).normal(size=(30, 2))
