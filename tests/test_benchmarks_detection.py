@@ -24,7 +24,6 @@ def test_rates_are_those_of_the_tests(detection):
         ("fig58", {"num_splits": 10}),
         ("fig95", {"seeds": 3}),
         ("figd4", {"seeds": 10}),
-        ("tabled3", {"seeds": 2}),
     ],
 )
 def test_claims_hold(detection, name, options, capsys):
