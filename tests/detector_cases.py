@@ -53,8 +53,8 @@ def expected_rates(split: Split, gamma: float, num_projections: int, leave_one_o
     n, law = len(split.training), chi2(num_projections)
     sums = np.square(gram(split.training, split.training, gamma)).sum(1)
     variances = (sums - 1) / (n - 1) if leave_one_out else sums / n
-    log_s = brentq(lambda log_s: law.cdf(np.exp(log_s) / variances).mean() - 0.05, -60, 15)
     with np.errstate(divide="ignore", over="ignore"):
+        log_s = brentq(lambda log_s: law.cdf(np.exp(log_s) / variances).mean() - 0.05, -60, 15)
         flagged = [
             law.cdf(np.exp(log_s) / np.square(gram(rows, split.training, gamma)).mean(1)).mean()
             for rows in (split.typical, split.outliers)

@@ -14,6 +14,7 @@ from ovkgp.criticism.table import Criticism, correct_for_number
 from ovkgp.exceptions import InputError, OptionError
 
 MAX_CATEGORIES = 50  # categories of a column of text
+MIN_ALPHA = 0.001  # smaller levels need too many permutations
 
 
 def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05, random_state=None) -> Criticism:
@@ -35,7 +36,7 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
         Labels of the training rows (a track, a station). Coverage and scores are then those of rows predicted from other groups,
         and residuals are tested for differences between groups.
     alpha : float, default=0.05
-        Probability that any test rejects if the model is right; p-values are corrected by Holm's method.
+        Probability that any test rejects if the model is right, at least 0.001; p-values are corrected by Holm's method.
     random_state : int, RandomState instance or None, default=None
         Seed of permutations, simulations and random rows.
 
@@ -80,6 +81,8 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     if (X is None) != (Y is None) and estimator.kind != "none":
         raise InputError("X and Y must be passed together. Omit both to use the training rows.")
     alpha, seed = check_probability("alpha", alpha), as_seed(random_state)
+    if alpha < MIN_ALPHA:
+        raise OptionError(f"alpha must be at least {MIN_ALPHA}, got {alpha}.")
     stored = estimator.training_data()
     count = _count_rows(stored, X)
     _check_order_is_known(stored, X, extra, groups)
@@ -93,7 +96,9 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     names = estimator.output_labels()[: residuals.values.shape[1]]
     predictions = _predict(estimator, X, Y, groups, residuals.is_held_out, stored)
     num_trained = None if residuals.is_known else _count_observed(estimator, stored)
-    tests = ResidualTests(residuals.fill(seed), ~np.isfinite(residuals.values), num_trained, alpha, seed, names)
+    tests = ResidualTests(
+        residuals.fill(seed), ~np.isfinite(residuals.values), num_trained, alpha, seed, names, len(columns)
+    )
     rows = residuals.rows
     extra_rows = [(name, column[rows]) for name, column in columns]
     checks = [
@@ -177,12 +182,13 @@ def _predict(estimator, X, Y, groups, is_held_out: bool, stored) -> Predictions:
         if is_held_out:
             return Predictions(predictive(estimator, X, Y))
         order = np.arange(len(stored[0])) if X is None else match_rows(*estimator.check_rows(X, Y), stored)
+        entries = predictive(estimator, groups="entries").rows(order)
         if groups is None:
-            rows = predictive(estimator)
-        else:
-            rows = predictive(estimator, *stored, np.asarray(groups)[np.argsort(order)])
-        entries = predictive(estimator, groups="entries")
-        return Predictions(rows.rows(order), entries.rows(order))
+            return Predictions(predictive(estimator).rows(order), entries)
+        if X is None:
+            X, Y = pd.DataFrame(stored[0], columns=estimator.input_names), stored[1]
+            X = X if estimator.input_names else stored[0]
+        return Predictions(predictive(estimator, X, Y, np.asarray(groups)), entries)
     except OptionError as error:
         return Predictions(reason=str(error).partition(". ")[0].rstrip("."))
 

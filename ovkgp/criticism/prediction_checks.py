@@ -65,7 +65,7 @@ def _check_coverage(entries: EntryPredictions, names: list[str]) -> list[Check]:
         inside = f"{value:.0%} of {coverage.counts[a]} observations are in their {COVERAGE_LEVEL:.0%} intervals"
         conclusion = f"{inside}; chance: {low[0, a]:.0%} to {high[0, a]:.0%}."
         is_outside = not low[0, a] <= value <= high[0, a]
-        advice = "Recalibrate intervals on held-out rows (`ovkgp.criticism.recalibrate`)." if is_outside else ""
+        advice = "Recalibrate intervals on held-out rows (ovkgp.criticism.recalibrate)." if is_outside else ""
         checks.append(Check(f"coverage of {name}", value, conclusion=conclusion, recommendation=advice))
     return checks
 

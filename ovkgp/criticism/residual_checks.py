@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,6 +26,8 @@ from ovkgp.criticism.table import Check
 MAX_KERNEL_ROWS = 500  # random rows that kernel tests use
 SCALES = (0.25, 1.0, 4.0)  # of the kernels exp(−scale ‖x − y‖²) of independence tests, with mean squared distance 1
 MIN_ROWS = 20  # rows below which tests are not made
+NUM_OTHER_TESTS = 12  # besides those of outputs and extra columns
+MIN_REPLICATES = 1000
 MAX_OUTPUTS = 6  # outputs that are tested separately; of more, the smallest p-value is corrected for their number
 
 ADVICE = {
@@ -37,7 +40,7 @@ ADVICE = {
     "outputs": 'Errors of outputs depend on each other: use noise="full" with kernel="decomposable" or "lmc".',
     "marginal": 'The distribution of this output is not normal: use likelihood="student_t", transform it or learn quantiles.',
     "location": 'Errors of outputs go together: use noise="full" with kernel="decomposable" or "lmc".',
-    "scale": "Joint intervals have the wrong size: recalibrate them (`ovkgp.criticism.recalibrate`) or use heavier tails.",
+    "scale": "Joint intervals have the wrong size: recalibrate them (ovkgp.criticism.recalibrate) or use heavier tails.",
     "dependence": 'Outputs are correlated beyond the model: use noise="full" with kernel="decomposable" or "lmc".',
     "mahalanobis": "Predicted variances are too small (statistic above 1) or too large: recalibrate intervals or average over hyperparameters.",
     "pivoted": "Look at the row of the largest error: it may be an outlier or lie where the kernel varies too little.",
@@ -55,11 +58,18 @@ class ResidualTests:
     alpha: float
     seed: int
     names: list[str]
+    num_extra: int = 0  # extra columns
+
+    @property
+    def num_replicates(self) -> int:
+        """Number of simulations or permutations, so that p-values can be small enough after the correction for all tests."""
+        num_tests = NUM_OTHER_TESTS + len(self.names) + self.num_extra
+        return max(MIN_REPLICATES, math.ceil(2 * num_tests / self.alpha))
 
     @property
     def options(self) -> dict:
         """Options of simulated tests."""
-        return {"is_known": self.residuals.is_known, "alpha": self.alpha, "random_state": self.seed}
+        return {"num_replicates": self.num_replicates, "alpha": self.alpha, "random_state": self.seed}
 
     @cached_property
     def kernel_rows(self) -> np.ndarray:
@@ -72,7 +82,8 @@ class ResidualTests:
         rows = self.kernel_rows
         rows = rows[np.isfinite(other[rows]).all(1)]
         tables = _scale(values[rows]), _scale(rankdata(other[rows], axis=0))
-        return hsic(*tables, scale=SCALES, alpha=self.alpha, random_state=self.seed)
+        options = {"num_permutations": self.num_replicates, "alpha": self.alpha, "random_state": self.seed}
+        return hsic(*tables, scale=SCALES, **options)
 
 
 def check_residuals(
@@ -86,15 +97,14 @@ def check_residuals(
     checks += [_check_column(tests, name, column) for name, column in extra]
     if groups is not None:
         test = tests.dependence(tests.residuals.values, groups)
-        conclusions = "Residuals differ between groups.", "Residuals do not differ between groups."
-        checks.append(_make_check("residuals and groups", test, *conclusions, "groups"))
+        checks.append(_make_check("residuals and groups", test, "residuals differ between groups", "groups"))
     return [*checks, *_check_outputs(tests), *_check_covariance(tests)]
 
 
-def _make_check(name: str, test: HypothesisTest, if_rejected: str, otherwise: str, advice: str) -> Check:
-    """Make the check of a test, whose conclusion depends on the correction for the number of tests."""
-    texts = {"conclusion": otherwise, "if_rejected": if_rejected, "recommendation": ADVICE[advice]}
-    return Check(name, test.statistic, test.pvalue, test=test, **texts)
+def _make_check(name: str, test: HypothesisTest, claim: str, advice: str) -> Check:
+    """Make the check of a test; `claim` is the clause that holds if it rejects after the correction for the number of tests."""
+    conclusions = {"conclusion": f"No evidence that {claim}.", "if_rejected": f"{claim[0].upper()}{claim[1:]}."}
+    return Check(name, test.statistic, test.pvalue, test=test, recommendation=ADVICE[advice], **conclusions)
 
 
 def _omit(name: str, reason: str) -> Check:
@@ -106,8 +116,7 @@ def _check_gaussianity(tests: ResidualTests) -> Check:
     null = "known" if residuals.is_known and residuals.is_joint else "full"
     test = gaussianity_test(residuals.values[tests.kernel_rows], null=null, method="exact", alpha=tests.alpha)
     kind = "N(0, I)" if null == "known" else "normal with estimated mean and covariance"
-    conclusions = f"Residuals are not {kind}.", f"Residuals are {kind}."
-    return _make_check("Gaussianity of residuals", test, *conclusions, "Gaussianity")
+    return _make_check("Gaussianity of residuals", test, f"residuals are not {kind}", "Gaussianity")
 
 
 def _check_marginals(tests: ResidualTests) -> list[Check]:
@@ -117,9 +126,9 @@ def _check_marginals(tests: ResidualTests) -> list[Check]:
         if len(observed) < MIN_ROWS:
             omitted.append(_omit(f"PIT of {name}", f"fewer than {MIN_ROWS} observations"))
             continue
-        test = marginal_test(observed, name, **tests.options)
-        conclusions = f"Probability integral transforms of {name} are not uniform.", f"Those of {name} are uniform."
-        checks.append(_make_check(f"PIT of {name}", test, *conclusions, "marginal"))
+        test = marginal_test(observed, name, is_known=tests.residuals.is_known, **tests.options)
+        claim = f"probability integral transforms of {name} are not uniform"
+        checks.append(_make_check(f"PIT of {name}", test, claim, "marginal"))
     return [*(checks if len(checks) <= MAX_OUTPUTS else [_combine(checks, "PIT of all outputs")]), *omitted]
 
 
@@ -134,11 +143,10 @@ def _check_inputs(tests: ResidualTests) -> list[Check]:
     X = X[:, np.ptp(X, axis=0) > 0]
     if not X.shape[1]:
         return [_omit("residuals and inputs", "all inputs are constant")]
-    means = "Residuals depend on the inputs.", "Residuals do not depend on the inputs."
-    sizes = "The size of residuals depends on the inputs.", "The size of residuals does not depend on the inputs."
+    mean, size = tests.dependence(z, X), tests.dependence(np.abs(z), X)
     return [
-        _make_check("residuals and inputs", tests.dependence(z, X), *means, "inputs"),
-        _make_check("noise level and inputs", tests.dependence(np.abs(z), X), *sizes, "noise level"),
+        _make_check("residuals and inputs", mean, "residuals depend on the inputs", "inputs"),
+        _make_check("noise level and inputs", size, "the size of residuals depends on the inputs", "noise level"),
     ]
 
 
@@ -147,8 +155,7 @@ def _check_order(tests: ResidualTests) -> Check:
     if is_ordered_by(residuals.X).any():
         return _omit(name, "rows are in the order of an input")
     test = tests.dependence(residuals.values, residuals.rows[:, None].astype(float))
-    conclusions = "Residuals depend on the order of the rows.", "Residuals do not depend on the order of the rows."
-    return _make_check(name, test, *conclusions, "order")
+    return _make_check(name, test, "residuals depend on the order of the rows", "order")
 
 
 def _check_column(tests: ResidualTests, column_name: str, column: np.ndarray) -> Check:
@@ -158,8 +165,7 @@ def _check_column(tests: ResidualTests, column_name: str, column: np.ndarray) ->
     if len(used) < MIN_ROWS or not np.ptp(used, axis=0).any():
         return _omit(name, "the column is constant or mostly missing")
     test = tests.dependence(tests.residuals.values, column)
-    conclusions = f"Residuals depend on {column_name}, which is no input.", f"Residuals do not depend on {column_name}."
-    return _make_check(name, test, *conclusions, "column")
+    return _make_check(name, test, f"residuals depend on {column_name}, which is no input", "column")
 
 
 def _check_outputs(tests: ResidualTests) -> list[Check]:
@@ -169,15 +175,14 @@ def _check_outputs(tests: ResidualTests) -> list[Check]:
     if p == 1 or not residuals.is_joint:
         reason = "there is one output" if p == 1 else "predictions of outputs have no joint distribution"
         return [_omit(name, reason) for name in names]
-    conclusions = "Residuals of outputs depend on each other.", "Residuals of outputs are independent of each other."
     pairs = []
     for a in range(1 if p == 2 else p):  # each output and all others
         test = tests.dependence(z[:, [a]], np.delete(z, a, axis=1))
-        pairs.append(_make_check(names[0], test, *conclusions, "outputs"))
+        pairs.append(_make_check(names[0], test, "residuals of outputs depend on each other", "outputs"))
     checks = [_combine(pairs, names[0])]
     for prerank, name in zip(PRERANKS, names[1:], strict=True):
-        conclusions = f"The {prerank} of rows is not calibrated.", f"The {prerank} of rows is calibrated."
-        checks.append(_make_check(name, prerank_test(z, prerank, **tests.options), *conclusions, prerank))
+        test = prerank_test(z, prerank, is_known=residuals.is_known, **tests.options)
+        checks.append(_make_check(name, test, f"the {prerank} of rows is not calibrated", prerank))
     return checks
 
 
@@ -188,18 +193,15 @@ def _check_covariance(tests: ResidualTests) -> list[Check]:
         return [_omit(name, "predictions have no joint covariance") for name in names]
     if residuals.is_known or residuals.is_held_out:
         test = mahalanobis_test(residuals.values[~tests.missing], tests.num_trained, tests.alpha)
-        conclusions = "The mean square of residuals differs from 1.", "Variances are right on average."
-        distance = _make_check(names[0], test, *conclusions, "mahalanobis")
+        distance = _make_check(names[0], test, "the mean square of residuals differs from 1", "mahalanobis")
     else:
         distance = _omit(names[0], "hyperparameters were trained on these rows, which sets their mean square to 1")
     pivoted = pivoted_cholesky_test(joint, is_known=residuals.is_known, alpha=tests.alpha)
-    pivoted_texts = "A pivoted Cholesky error is too large.", "No pivoted Cholesky error is too large."
-    scales = spectral_test(joint, alpha=tests.alpha, random_state=tests.seed)
-    scales_texts = "Variances are wrong at some scales of variation.", "Variances are right at all scales of variation."
+    scales = spectral_test(joint, **tests.options)
     return [
         distance,
-        _make_check(names[1], pivoted, *pivoted_texts, "pivoted"),
-        _make_check(names[2], scales, *scales_texts, "spectral"),
+        _make_check(names[1], pivoted, "a pivoted Cholesky error is too large", "pivoted"),
+        _make_check(names[2], scales, "variances are wrong at some scales of variation", "spectral"),
     ]
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ovkgp.kernels.records import find_record
 
+MAX_RATIO = 800.0  # ratio of lag and time scale at which exp(−ratio) is zero, and powers of it are not infinite
 LARGE_RATIO = 2.0  # ratio of lag and time scale from which P − A P Aᵀ loses no digits
 NODES, WEIGHTS = (torch.from_numpy(values) for values in np.polynomial.legendre.leggauss(14))
 
@@ -115,6 +116,7 @@ def matern_form(nu: float, lengthscale: Tensor) -> StateSpaceForm | None:
     intensity = -2 * (companion @ stationary)[-1, -1]  # of the white noise: N P + P Nᵀ + L q Lᵀ = 0
 
     def exponential(ratios: Tensor) -> Tensor:
+        ratios = ratios.clamp_max(MAX_RATIO)
         powers = torch.stack([ratios**k for k in range(size)], -1) * torch.exp(-ratios).unsqueeze(-1)
         return (powers @ terms.flatten(1)).unflatten(-1, (size, size))
 

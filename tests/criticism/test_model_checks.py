@@ -5,7 +5,6 @@ import datetime
 import numpy as np
 import pandas as pd
 import pytest
-from criticize_cases import draw_data, fit_fixed, fit_trained
 from scipy.stats import binom
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -176,15 +175,32 @@ def test_missing_outputs_are_filled(gappy):
         criticize(model, extra={"wind": np.ones(60)})
 
 
+def test_rows_without_observations_have_no_scores(gappy):
+    model, gaps = gappy
+    inputs, outputs = np.vstack([NEW_X[:3], X]), np.vstack([np.full((3, 2), np.nan), gaps])
+    table, expected = criticize(model, inputs, outputs, random_state=0), criticize(model, X, gaps, random_state=0)
+    for name in ("coverage of output 0", "log score", "degrees of freedom", "influential rows"):
+        assert table[name].statistic == pytest.approx(expected[name].statistic)
+
+
 def test_arguments_are_checked(model):
     with pytest.raises(InputError, match="X and Y must be passed together"):
         criticize(model, NEW_X)
-    with pytest.raises(OptionError, match="alpha"):
-        criticize(model, alpha=1.5)
+    for alpha in (1.5, 1e-4):
+        with pytest.raises(OptionError, match="alpha"):
+            criticize(model, alpha=alpha)
     with pytest.raises(InputError, match="not a pipeline"):
         criticize(make_pipeline(StandardScaler(), model))
     with pytest.raises(InputError, match="are training rows"):
         criticize(model, np.vstack([X, NEW_X]), np.vstack([Y, NEW_Y]))
+
+
+def test_number_of_permutations_allows_for_the_correction(model):
+    """With 1000 permutations, Holm's correction for 40 tests would never reject at level .01."""
+    noise = np.random.default_rng(3).normal(size=(60, 30))
+    extra = np.column_stack([noise, Y[:, 0] - F[:, 0]])
+    table = criticize(model, extra=extra, alpha=0.01, random_state=0)
+    assert [check.name for check in table.rejected] == ["residuals and extra 30"]
 
 
 def test_few_rows_have_scores_only(model):
@@ -194,19 +210,21 @@ def test_few_rows_have_scores_only(model):
     assert table["log score"].statistic is not None
 
 
-def test_degrees_of_freedom_are_the_trace_of_the_smoother():
-    Xs, Ys, _ = draw_data("right, 2 outputs", 0, n=50)
-    table = criticize(fit_fixed(Xs, Ys), random_state=0)
+def test_degrees_of_freedom_are_the_trace_of_the_smoother(benchmark_of):
+    cases = benchmark_of("criticism_models")
+    Xs, Ys, _ = cases.draw_data("right, 2 outputs", 0, n=50)
+    table = criticize(cases.fit_fixed(Xs, Ys), random_state=0)
     K = np.exp(-0.5 * ((Xs - Xs.T) / 1.5) ** 2)
     expected = 2 * np.trace(np.linalg.solve(K + 0.09 * np.eye(50), K))
     assert table["degrees of freedom"].statistic == pytest.approx(expected, rel=1e-6)
 
 
-def test_influence_is_cooks_distance():
+def test_influence_is_cooks_distance(benchmark_of):
     """t² h/(1 − h) is the squared change of the fit by an omitted row, over noise variance and 1 − h."""
-    Xs, Ys, _ = draw_data("right", 0, n=30)
+    cases = benchmark_of("criticism_models")
+    Xs, Ys, _ = cases.draw_data("right", 0, n=30)
     Ys[4] += 3
-    table = criticize(fit_fixed(Xs, Ys), random_state=0)
+    table = criticize(cases.fit_fixed(Xs, Ys), random_state=0)
     y = Ys - Ys.mean()
     K = np.exp(-0.5 * ((Xs - Xs.T) / 1.5) ** 2)
     inverse = np.linalg.inv(K + 0.09 * np.eye(30))
@@ -339,28 +357,13 @@ def test_estimator_without_distributions_raises(name):
 NUM_DATASETS = 40  # of the simulations here; benchmarks/criticism.py has 200
 
 
-def count_rejected(case, fit, check=None):
-    """Count data sets in which any test, or the named one, rejects the model."""
-    number = 0
-    for seed in range(NUM_DATASETS):
-        inputs, outputs, extra = draw_data(case, seed)
-        table = criticize(fit(inputs, outputs), extra={"extra": extra}, random_state=seed)
-        number += bool(table.rejected) if check is None else table[check].rejected
-    return number
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "fit", "size"),
-    [
-        ("right", fit_fixed, 0.07),
-        ("right, 2 outputs", fit_fixed, 0.07),
-        ("right", fit_trained, 0.1),
-        ("right, 2 outputs", fit_trained, 0.1),
-    ],
-)
-def test_right_model_is_rarely_rejected(case, fit, size):
-    assert count_rejected(case, fit) <= binom.isf(0.01, NUM_DATASETS, size)  # 7 of 40 at .07, 9 at .1
+@pytest.mark.parametrize("case", ["right", "right, 2 outputs"])
+@pytest.mark.parametrize(("fit", "size"), [("fit_fixed", 0.07), ("fit_trained", 0.1)])
+def test_right_model_is_rarely_rejected(benchmark_of, case, fit, size):
+    cases = benchmark_of("criticism_models")
+    rejected, _ = cases.count_rejected(case, getattr(cases, fit), NUM_DATASETS)
+    assert rejected <= binom.isf(0.01, NUM_DATASETS, size)  # 7 of 40 at .07, 9 at .1
 
 
 @pytest.mark.slow
@@ -374,5 +377,9 @@ def test_right_model_is_rarely_rejected(case, fit, size):
         ("omitted column", "residuals and extra"),
     ],
 )
-def test_wrong_model_is_rejected_by_its_check(case, check):
-    assert count_rejected(case, fit_trained, check) >= binom.ppf(0.01, NUM_DATASETS, 0.8)  # 26 of 40
+def test_wrong_model_is_rejected_by_its_check(benchmark_of, case, check):
+    cases = benchmark_of("criticism_models")
+    rejected, by_check = cases.count_rejected(case, cases.fit_trained, NUM_DATASETS)
+    bound = binom.ppf(0.01, NUM_DATASETS, 0.8)  # 26 of 40
+    assert rejected >= bound
+    assert by_check[check] >= bound

@@ -66,6 +66,14 @@ def test_process_noise_of_a_short_lag_is_that_of_integrated_white_noise():
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_states_are_independent_at_a_huge_lag(nu):
+    form = matern_form(nu, torch.tensor(1e-3))
+    lags = torch.tensor([1e5, 1e200], dtype=torch.float64)
+    assert not form.transition(lags).any()
+    assert torch.equal(form.process_noise(lags), form.covariance(lags))
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
 def test_forms_are_differentiable_in_the_lengthscale(nu):
     lags = torch.tensor([0.0, 1e-3, 0.5, 2.0, 9.0], dtype=torch.float64)
     lengthscale = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)

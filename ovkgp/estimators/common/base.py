@@ -474,16 +474,16 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
             if stored is None:
                 raise OptionError("The model stores no training rows. Pass rows X and Y that were held out of the fit.")
             return whiten_training_rows(self, stored[0], self.training_observations(), rng)
-        given, (X, Y) = (X, Y), self.check_rows(X, Y)
-        is_training = np.zeros(len(X), dtype=bool) if stored is None else match_rows(X, Y, stored) >= 0
-        is_training[~np.isfinite(Y).any(1)] = is_training.any()  # rows without observations are not stored
+        inputs, outputs = self.check_rows(X, Y)
+        is_training = np.zeros(len(inputs), dtype=bool) if stored is None else match_rows(inputs, outputs, stored) >= 0
+        is_training[~np.isfinite(outputs).any(1)] = is_training.any()  # rows without observations are not stored
         if is_training.all():
-            return whiten_training_rows(self, X, self._given_observations(*given), rng)
+            return whiten_training_rows(self, inputs, self._given_observations(X, Y), rng)
         if is_training.any():
             raise InputError(
-                f"{is_training.sum()} of the {len(X)} rows are training rows. Pass only held-out rows, or omit X and Y."
+                f"{is_training.sum()} of the {len(inputs)} rows are training rows. Pass only held-out rows, or omit X and Y."
             )
-        return whiten_new_rows(self, X, Y, rng)
+        return whiten_new_rows(self, inputs, outputs, rng)
 
     def _given_observations(self, X, Y) -> Observations:
         """Return given training rows in standardized units, with the known noise of the stored rows if there is any."""

@@ -15,13 +15,14 @@ from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import FRACTION
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
+from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter, Summary, format_hyperparameters, pluralize
 from ovkgp.estimators.common.validation import input_table, warn_about_distant_rows
 from ovkgp.exceptions import InputError
 from ovkgp.inference.model.row_sample import draw_folds
 
 DETECTOR_ATTRIBUTES = ("n_features_in_", "scaling_", "offset_", "held_out_scores_", "num_rows_", "_rows", "_seed")
 """Fitted attributes of all detectors that a model file holds."""
+MAX_LISTED_ROWS = 12  # of more outliers among the training rows, a summary lists the first
 
 
 class OutlierDetector(OutlierMixin, Estimator):
@@ -120,6 +121,22 @@ class OutlierDetector(OutlierMixin, Estimator):
         """Return the training rows X (n, d) and None."""
         check_is_fitted(self)
         return self._rows * self.scaling_.input_scale + self.scaling_.input_offset, None
+
+    def summary(self) -> Summary:
+        """Return a text with the rows, those that are outliers given the others, the threshold and the parameters.
+
+        Returns
+        -------
+        Summary
+            Text, also as rows of a table.
+        """
+        found = super().summary()
+        flagged = np.flatnonzero(self.held_out_scores_ < self.offset_)
+        listed = ", ".join(map(str, flagged[:MAX_LISTED_ROWS])) + ", …" * (len(flagged) > MAX_LISTED_ROWS)
+        rows = f"rows       {self.num_rows_}; {pluralize(len(flagged), 'outlier')} among them" + f": {listed}" * bool(
+            listed
+        )
+        return Summary("\n".join([found, rows, *format_hyperparameters(self.list_parameters())]))
 
     def list_parameters(self) -> list[Hyperparameter]:
         """List the level, the threshold and the lengthscales in original units."""

@@ -10,6 +10,7 @@ from scipy.special import digamma
 
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, integer, one_of, restore_on_error
+from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
 from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector, enter_rows, set_threshold
 from ovkgp.estimators.detection.one_class_trees import CRITERIA, Forest, TreeOptions, grow_forest
 from ovkgp.estimators.storage.storage import storable
@@ -179,6 +180,11 @@ class OneClassForest(OutlierDetector):
         self._forest = grow_forest(rows, samples, options, rng)
         total = self._forest.importances.sum()
         self.feature_importances_ = self._forest.importances / (total if total > 0 else 1.0)
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List the level, the threshold, γ, the rows per tree and the importances of the inputs."""
+        pairs = zip(self.feature_importances_, ColumnNames.of(self).inputs, strict=True)
+        return [*super().list_parameters(), *(Hyperparameter.of("importance", value, name) for value, name in pairs)]
 
     def _score(self, points: np.ndarray) -> np.ndarray:
         parts = np.array_split(points, max(1, -(-len(points) * self.num_trees // CHUNK_LEAVES)))

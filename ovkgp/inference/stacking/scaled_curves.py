@@ -24,9 +24,7 @@ MIN_RATIO = 2.0  # of the largest to the smallest standard deviation, below whic
 MIN_SCALE_CURVES, MIN_SCALE_POINTS = 20, 8  # curves, and distinct points per dimension, below which s is not estimated
 MAX_SCALE_CURVES, MAX_SCALE_POINTS = 300, 120  # of the data from which it is estimated, of complete curves
 NUM_SPLINES = {1: 6, 2: 4}  # per dimension of the domain
-MIN_RELATIVE_SQUARE = (
-    1e-4  # squares below this multiple of their mean are increased to it, as logarithms have no lower bound
-)
+MIN_RELATIVE_SQUARE = 1e-4  # lowest square relative to their mean, as logarithms have no lower bound
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 from detector_cases import cancer_split, expected_rates, gram, spiral_split
 from gpytorch.kernels import RBFKernel
@@ -278,6 +279,30 @@ def test_failed_fit_leaves_the_detector_unchanged(kind):
     with pytest.raises(InputError):
         model.fit(np.full((3, 2), np.nan))
     np.testing.assert_array_equal(model.score_samples(POINTS), before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter"),
+    [
+        ("RandomProjectionDetector", "lengthscale"),
+        ("KernelPCADetector", "number of components"),
+        ("OneClassForest", "importance"),
+    ],
+)
+def test_summary_lists_outliers_of_the_training_rows_and_parameters(kind, parameter):
+    X = pd.DataFrame(np.vstack([ROWS, [[9.0, 9.0]]]), columns=["a", "b"])
+    model = getattr(ovkgp, kind)(alpha=0.1).fit(X)
+    text, flagged = model.summary(), np.flatnonzero(model.held_out_scores_ < model.offset_)
+    assert f"41; {len(flagged)} outliers among them: {', '.join(map(str, flagged))}" in text
+    assert parameter in text and "level α of predict" in text
+
+
+@pytest.mark.parametrize(
+    ("approximation", "text"),
+    [("exact", "exact kernel"), ("nystrom", "300 landmarks"), ("orff", "300 random frequencies")],
+)
+def test_description_names_the_approximation(approximation, text):
+    assert text in dict(fit(approximation=approximation).describe().facts)["Approximation"]
 
 
 @pytest.mark.parametrize("kind", ["RandomProjectionDetector", "KernelPCADetector", "OneClassForest"])

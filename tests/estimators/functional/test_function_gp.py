@@ -384,9 +384,12 @@ def test_groups_share_a_subject_level_curve(curves):
         ovkgp.FunctionGPRegressor(**QUICK).fit(X, Y).predict(X, groups=groups)
 
 
-def test_varying_noise_follows_the_data(curves):
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_varying_noise_follows_the_data(missing):
     grid, X, Y = simulate_curves(40, 15, deviation=0.1)
-    Y = Y + 0.6 * grid * np.random.default_rng(0).standard_normal(Y.shape)
+    rng = np.random.default_rng(0)
+    Y = Y + 0.6 * grid * rng.standard_normal(Y.shape)
+    Y = np.where(rng.random(Y.shape) < missing, np.nan, Y)
     found = ovkgp.FunctionGPRegressor(**QUICK | {"noise": "varying"}).fit(X, Y, grid=grid)
     white = (
         np.sqrt(found.mixture_.components[0].white_at(found._data.tasks).detach().numpy()) * found.scaling_.output_scale
