@@ -10,7 +10,7 @@ from ovkgp.criticism.prediction_checks import Predictions, check_predictions, ch
 from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, ResidualTests, check_residuals
 from ovkgp.criticism.residuals import match_rows
-from ovkgp.criticism.table import Criticism, correct_for_number
+from ovkgp.criticism.results import Criticism, correct_for_number
 from ovkgp.exceptions import InputError, OptionError
 
 MAX_CATEGORIES = 50  # categories of a column of text
