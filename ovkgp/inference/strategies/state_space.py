@@ -140,3 +140,9 @@ def find_forms(kernel: Kernel) -> list[tuple[StateSpaceForm, Tensor]] | None:
     if not forms or any(found is None for found, _ in forms):
         return None
     return [(form, matrix.double()) for found, matrix in forms for form in found]
+
+
+def state_size(kernel: Kernel) -> float:
+    """Return the number of entries of the state, for all outputs; infinity if the kernel is not one of a Markov process."""
+    forms = find_forms(kernel)
+    return math.inf if forms is None else sum(form.size * len(matrix) for form, matrix in forms)
