@@ -5,6 +5,8 @@ A prediction needs the two neighboring rows only: O(log n + s³) per point for a
 
 from __future__ import annotations
 
+import math
+
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
