@@ -39,7 +39,7 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(READY)
-	@for script in peers defaults features posteriors ridge hyperparameters itl functional functional_gp functional_toys; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
+	@for script in peers defaults features posteriors series ridge hyperparameters itl functional functional_gp functional_toys criticism; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 clean:
 	@rm -rf build dist demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache

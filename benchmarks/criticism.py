@@ -1,9 +1,10 @@
-"""Tests of Gaussianity, of the rank of a covariance and of two samples: Figures 6.1–6.5 of Kellner's thesis, and speed.
+"""Tests of Gaussianity, ranks and two samples: Figures 6.1–6.5 of Kellner's thesis; size and power of `criticize`; speed.
 
     python benchmarks/criticism.py [NAME ...] [--full]
 
 By name: `fig61`, distributions of the statistic and of its bootstrap; `fig62`, level and power in 2 and 100 dimensions; `fig63`, classes
-of digits; `fig64`, ranks of covariances; `fig65`, ranks with noise; `speed`, multiplier and parametric bootstrap, and the two-sample test.
+of digits; `fig64`, ranks of covariances; `fig65`, ranks with noise; `models`, right models and models
+that are wrong in one way, by `criticize`; `speed`, multiplier and parametric bootstrap, the two-sample test, and `criticize`.
 Numbers of the thesis are beside ours where it prints them. Sizes are small by default; `--full` runs those of the thesis. One thread.
 """
 
@@ -17,11 +18,14 @@ from functools import partial
 
 import numpy as np
 from claims import Claim, claim, heading, note, row, run_experiments
+from criticism_models import NUM_ROWS, count_rejected, fit_fixed, fit_trained
 from scipy.stats import ks_2samp
 from sklearn.datasets import load_digits
 
+from ovkgp import GPRegressor
 from ovkgp.criticism import (
     covariance_rank,
+    criticize,
     energy_normality_test,
     gaussianity_test,
     henze_zirkler,
@@ -30,6 +34,14 @@ from ovkgp.criticism import (
 )
 
 LEVEL = 0.05
+WRONG_MODELS = {
+    "matern12": "scales of variation",
+    "growing noise": "noise level and inputs",
+    "heavy tails": "PIT of output 0",
+    "correlated outputs": "dependence between outputs",
+    "omitted column": "residuals and extra",
+}
+"""Data of `criticism_models` that an RBF kernel with independent outputs does not fit, and the tests that show it."""
 REPLICATES = 250
 
 
@@ -228,10 +240,41 @@ def speed(n: int = 2000, replicates: int = 1000, parametric: int = 20, repeats: 
     two = cpu_seconds(partial(mmd, X, Y, num_permutations=1000, random_state=0), repeats)
     heading("Two-sample test, 300 + 300 rows, 1000 permutations, 5 scales", "", "CPU seconds")
     row("mmd", two)
+    inputs = rng.uniform(0, 10, (n, 2))
+    outputs = np.column_stack([np.sin(inputs[:, 0]), np.cos(inputs[:, 1])]) + 0.3 * rng.normal(size=(n, 2))
+    model = GPRegressor("independent", hyperparameters="evidence", random_state=0).fit(inputs, outputs)
+    table = cpu_seconds(partial(criticize, model, random_state=0), 1)
+    heading(f"Model with {n} rows, 2 inputs and 2 outputs", "", "CPU seconds")
+    row("criticize", table)
     return [
+        claim(f"criticize takes at most 15 CPU seconds: {table:.1f}", table <= 15),
         claim(f"the multiplier bootstrap is at least 20 times faster: {slow / fast:.0f} times", slow / fast >= 20),
         claim(f"the two-sample test takes at most .5 CPU seconds: {two:.2f}", two <= 0.5),
     ]
+
+
+def models(runs: int = 20, first_seed: int = 1000) -> list[Claim]:
+    """Count how often `criticize` rejects right models and models that are wrong in one way."""
+    claims = []
+    heading(
+        f"Models rejected by criticize, n = {NUM_ROWS}, {runs} data sets",
+        "data, hyperparameters",
+        "any test",
+        "its test",
+    )
+    for case, bound in {"fixed": 0.07, "trained": 0.1}.items():
+        for data in ("right", "right, 2 outputs"):
+            rejected, _ = count_rejected(data, {"fixed": fit_fixed, "trained": fit_trained}[case], runs, first_seed)
+            row(f"{data}; {case}", rejected / runs, "")
+            claims.append(
+                claim(f"{data}, {case}: at most {bound:.0%}: {rejected / runs:.1%}", rejected <= bound * runs)
+            )
+    for data, check in WRONG_MODELS.items():
+        rejected, by_check = count_rejected(data, fit_trained, runs, first_seed)
+        row(f"{data}; trained", rejected / runs, by_check[check] / runs)
+        text = f"{data}: at least 80 % rejected, by '{check}': {rejected / runs:.1%}, {by_check[check] / runs:.1%}"
+        claims.append(claim(text, by_check[check] >= 0.8 * runs))
+    return claims
 
 
 def cpu_seconds(work: Callable, repeats: int) -> float:
@@ -244,13 +287,22 @@ def cpu_seconds(work: Callable, repeats: int) -> float:
     return min(times)
 
 
-EXPERIMENTS = {"fig61": fig61, "fig62": fig62, "fig63": fig63, "fig64": fig64, "fig65": fig65, "speed": speed}
+EXPERIMENTS = {
+    "fig61": fig61,
+    "fig62": fig62,
+    "fig63": fig63,
+    "fig64": fig64,
+    "fig65": fig65,
+    "models": models,
+    "speed": speed,
+}
 FULL = {
     "fig61": {"n": 1000, "runs": 250},
     "fig62": {"sizes": (100, 200, 300, 400, 500), "runs": 200},
     "fig63": {"sizes": (50, 100, 200, 300, 400), "runs": 200},
     "fig64": {"sizes": (100, 300, 600, 1000, 1500, 5000), "runs": 200},
     "fig65": {"n": 600, "runs": 200, "ratios": (100.0, 50.0, 20.0, 10.0, 5.0)},
+    "models": {"runs": 200},
     "speed": {"parametric": 1000},
 }
 """Sizes of the thesis."""

@@ -25,7 +25,7 @@ WAYS = {
 
 # --- a mixture of two Gaussians ---------------------------------------------------------------------------------------
 
-CENTRES, WIDTHS = np.array([[-1.5, 0.0], [1.5, 0.5]]), np.array([0.6, 0.9])
+CENTERS, WIDTHS = np.array([[-1.5, 0.0], [1.5, 0.5]]), np.array([0.6, 0.9])
 LEVELS = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -85,11 +85,11 @@ def _peer(num_rows: int, seed: int, nu: float) -> OneClassSVM:
 def _mixture(num_rows: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     which = rng.integers(2, size=num_rows)
-    return CENTRES[which] + WIDTHS[which, None] * rng.standard_normal((num_rows, 2))
+    return CENTERS[which] + WIDTHS[which, None] * rng.standard_normal((num_rows, 2))
 
 
 def _density(X: np.ndarray) -> np.ndarray:
-    parts = (multivariate_normal(centre, width**2).pdf(X) for centre, width in zip(CENTRES, WIDTHS, strict=True))
+    parts = (multivariate_normal(center, width**2).pdf(X) for center, width in zip(CENTERS, WIDTHS, strict=True))
     return sum(parts) / 2
 
 
@@ -183,7 +183,7 @@ def bt105(
 
 def _clusters(share: float, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    return np.vstack([centre + rng.standard_normal((round(share * n), 2)) for centre, n in CLUSTERS.items()])
+    return np.vstack([center + rng.standard_normal((round(share * n), 2)) for center, n in CLUSTERS.items()])
 
 
 def _cluster_fit(X: np.ndarray, gamma: float, **options) -> InfiniteOneClassSVM:

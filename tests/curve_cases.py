@@ -50,6 +50,12 @@ def simulate_curves(num_curves, num_points=30, seed=0, deviation=0.3, noise=0.05
     return grid, X, f + deviation * smooth + noise * rng.standard_normal(f.shape)
 
 
+def simulate_decaying_curves(num_curves, num_points=30, seed=0):
+    """Return a grid, inputs (n, 2), and curves whose standard deviation decreases to a twelfth along the grid."""
+    grid, X, Y = simulate_curves(num_curves, num_points, seed, deviation=0.4, noise=0.1)
+    return grid, X, 3 * np.cos(3 * grid) + np.exp(-2.5 * grid) * Y
+
+
 def draw_curves(num_curves, num_points=30, seed=0):
     """Return a grid, inputs (n, 2), and curves of a random function (Matérn-5/2 in both) with smooth deviations and noise."""
     rng = np.random.default_rng(seed)

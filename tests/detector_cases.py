@@ -1,10 +1,14 @@
-"""Data of the tests of the detectors: the spiral and the cancer data of KT-63 and KT-64."""
+"""Data of the tests of the detectors: the spiral and the cancer data of KT-63 and KT-64, and exact rates of errors."""
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import chi2
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
+
+from ovkgp.datasets import make_spiral
 
 
 class Split(NamedTuple):
@@ -20,19 +24,12 @@ class Split(NamedTuple):
         return roc_auc_score(labels, model.score_samples(np.vstack([self.typical, self.outliers])))
 
 
-def spiral(n: int, rng: np.random.Generator) -> np.ndarray:
-    """One turn of a spiral with noise .05 along its normal."""
-    w = rng.uniform(size=n)
-    angle, radius = 2 * np.pi * w, 2 * w + 1
-    tangent = np.c_[np.cos(angle) - np.pi * radius * np.sin(angle), np.sin(angle) + np.pi * radius * np.cos(angle)]
-    normal = np.c_[tangent[:, 1], -tangent[:, 0]] / np.linalg.norm(tangent, axis=1, keepdims=True)
-    return np.c_[radius * np.cos(angle), radius * np.sin(angle)] / 3 + 0.05 * rng.standard_normal((n, 1)) * normal
-
-
 def spiral_split(seed: int, n: int = 500, num_new: int = 200) -> Split:
     """Rows of a spiral; outliers are on the opposite one."""
-    rng = np.random.default_rng(seed)
-    return Split(spiral(n, rng), spiral(num_new, rng), -spiral(num_new, rng))
+    training, typical, outliers = (
+        make_spiral(m, random_state=3 * seed + i) for i, m in enumerate((n, num_new, num_new))
+    )
+    return Split(training, typical, -outliers)
 
 
 def cancer_split(seed: int) -> Split:
@@ -41,3 +38,25 @@ def cancer_split(seed: int) -> Split:
     X, rng = X[:, :10] / X[:, :10].std(0), np.random.default_rng(seed)
     benign, malignant = rng.permutation(X[y == 1]), rng.permutation(X[y == 0])
     return Split(benign[:200], benign[200:], malignant[:112])
+
+
+def gram(x: np.ndarray, z: np.ndarray, gamma: float) -> np.ndarray:
+    """Gaussian kernel exp(−γ‖x − z‖²)."""
+    return np.exp(-gamma * np.square(x[:, None] - z).sum(-1))
+
+
+def expected_rates(split: Split, gamma: float, num_projections: int, leave_one_out: bool) -> tuple[float, float]:
+    """Fractions of flagged typical rows and of accepted outliers at level .05, on average over the directions.
+
+    Given the rows, S(x) is S_n(x, x) χ²(p) (KT-46), and x is flagged if S(x) is below the value with PV = .05.
+    """
+    n, law = len(split.training), chi2(num_projections)
+    sums = np.square(gram(split.training, split.training, gamma)).sum(1)
+    variances = (sums - 1) / (n - 1) if leave_one_out else sums / n
+    with np.errstate(divide="ignore", over="ignore"):
+        log_s = brentq(lambda log_s: law.cdf(np.exp(log_s) / variances).mean() - 0.05, -60, 15)
+        flagged = [
+            law.cdf(np.exp(log_s) / np.square(gram(rows, split.training, gamma)).mean(1)).mean()
+            for rows in (split.typical, split.outliers)
+        ]
+    return flagged[0], 1 - flagged[1]

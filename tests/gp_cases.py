@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import LCMKernel, MaternKernel, MultitaskKernel, RBFKernel, ScaleKernel
 from gpytorch.means import Mean
 from linear_operator import to_dense
-from oracles import dense, operator_valued, randomise
+from oracles import dense, operator_valued, randomize
 from posterior_oracle import DensePosterior, noise_matrix
 
 from ovkgp.features import ORFF, Nystrom
@@ -100,7 +100,7 @@ class Problem:
     ):
         generator = torch.Generator().manual_seed(seed)
         self.name, self.mean_name = name, mean
-        kernel = randomise(KERNELS[name]().double(), seed)
+        kernel = randomize(KERNELS[name]().double(), seed)
         probe = torch.zeros(1, 2, dtype=torch.float64)
         p = self.num_outputs = kernel.num_outputs_per_input(probe, probe)
         landmarks = normal(generator, 6, 2)

@@ -271,7 +271,7 @@ SEPARABLE = {
 STATIONARY = tuple(name for name in OUTPUTS if name != "transformable")
 
 
-def randomise(kernel, seed):
+def randomize(kernel, seed):
     """Standard normal raw hyperparameters: lengthscales and scales between about 0.1 and 3."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in kernel.parameters():

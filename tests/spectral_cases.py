@@ -106,7 +106,7 @@ BOUNDED = {
     "icm chi2": lambda: DecomposableKernel(SkewedChi2Kernel(ard_num_dims=2), output_matrix=GAMMA),
     "icm graph": lambda: DecomposableKernel(rbf(), output_matrix=GraphMatrix(CHAIN, mean_variance=0.5)),
     "icm simplex": lambda: DecomposableKernel(rbf(), output_matrix=SimplexMatrix(3)),
-    "icm mean-regularised": lambda: DecomposableKernel(rbf(), output_matrix=MeanRegularizedMatrix(3, coupling=0.3)),
+    "icm mean-regularized": lambda: DecomposableKernel(rbf(), output_matrix=MeanRegularizedMatrix(3, coupling=0.3)),
     "lmc": lambda: (
         DecomposableKernel(rbf(), num_outputs=2) + DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=2)
     ),

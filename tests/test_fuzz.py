@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
 
@@ -68,6 +68,10 @@ ESTIMATORS = {
     "feature ridge, huber": (ovkgp.ORFFRidge(lam=0.01, loss="huber", num_frequencies=20, random_state=0), Y),
     "vector tasks, huber": (ovkgp.VectorTaskRegressor(tasks=[0.0, 1.0], loss="huber"), CURVES),
     "curves, gp": (ovkgp.FunctionGPRegressor(output_basis="kernel", kernel="rbf", deviations=False), SHAPES),
+    "curves, kernel object": (
+        ovkgp.FunctionGPRegressor(kernel=ScaleKernel(RBFKernel()), task_kernel=RBFKernel(), deviations=False),
+        SHAPES,
+    ),
     "curves, projection": (ovkgp.KernelProjectionRegressor(), SHAPES),
     "curves, ridge": (ovkgp.FunctionalRidge(), SHAPES),
     "curves, features": (ovkgp.FeatureProjectionRegressor(num_features=20, random_state=0), SHAPES),
@@ -76,6 +80,9 @@ ESTIMATORS = {
     "curves, triple basis": (ovkgp.TripleBasisRegressor(num_features=20, random_state=0), SHAPES),
     "curves, additive": (ovkgp.KernelAdditiveRegressor(), SHAPES),
     "curves, averages": (ovkgp.KernelCurveRegressor(), SHAPES),
+    "projections": (ovkgp.RandomProjectionDetector(num_projections=10, random_state=0), None),
+    "components": (ovkgp.KernelPCADetector(num_components=3), None),
+    "forest": (ovkgp.OneClassForest(num_trees=5, random_state=0), None),
 }
 JUNK = {
     "true": True,

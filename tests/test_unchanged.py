@@ -114,7 +114,7 @@ def register_priors(gp, X, Y):
 
 
 def register_standard_priors(gp, num_dims):
-    """Priors for standardised data."""
+    """Priors for standardized data."""
     register_default_priors(gp.kernel, num_dims)
     if isinstance(gp, VariationalGP):
         register_likelihood_priors(gp.likelihood)

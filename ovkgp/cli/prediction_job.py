@@ -137,11 +137,12 @@ def read_criticism_data(
 
 
 def _parse_column(column: pd.Series) -> pd.Series:
-    """Convert a column of texts to numbers if all of them are numbers."""
+    """Convert a column of texts to numbers or dates if all of them are such."""
     import pandas as pd
 
     numbers = pd.to_numeric(column, errors="coerce")
-    return numbers if (numbers.notna() == column.notna()).all() else column
+    dates = pd.to_datetime(column, errors="coerce", format="ISO8601")
+    return next((found for found in (numbers, dates) if (found.notna() == column.notna()).all()), column)
 
 
 def _align_tasks(Y: pd.DataFrame, known: list[str], path: Path) -> pd.DataFrame:

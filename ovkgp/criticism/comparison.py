@@ -52,9 +52,9 @@ class Comparison:
 
     @property
     def better(self) -> str:
-        """ "first" or "second"."""
-        is_first = self.difference > 0 if self.score == "log_density" else self.difference < 0
-        return "first" if is_first else "second"
+        """ "first", "second", or "neither" if both scores are equal."""
+        gain = self.difference if self.score == "log_density" else -self.difference
+        return "first" if gain > 0 else "second" if gain < 0 else "neither"
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the interval of the difference by the normal approximation.
@@ -75,7 +75,7 @@ class Comparison:
     def __repr__(self) -> str:
         return (
             f"Comparison({self.score}: {self.first:.4g} − {self.second:.4g} = {self.difference:.4g} ± {self.standard_error:.2g}, "
-            f"{self.num_units} rows or groups, p = {self.pvalue:.2g}; the {self.better} model is better)"
+            f"{self.num_units} rows or groups, p = {self.pvalue:.2g}; better: {self.better})"
         )
 
 

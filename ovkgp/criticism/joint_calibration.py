@@ -88,53 +88,42 @@ def _dependence(rows: np.ndarray) -> np.ndarray:
     return (np.square(rows.sum(-1)) - np.square(rows).sum(-1)) / 2
 
 
-def prerank_test(
-    residuals: np.ndarray,
-    prerank: str,
-    *,
-    is_known: bool = True,
-    num_replicates: int = 500,
-    alpha: float = 0.05,
-    random_state=0,
-) -> HypothesisTest:
-    """Test the pre-ranks of rows (n, p) for uniform transforms by the Anderson–Darling statistic and simulation."""
+def prerank_test(residuals: np.ndarray, prerank: str, **options) -> HypothesisTest:
+    """Test the pre-ranks of rows (n, p) for uniform transforms; `options` are those of `_test_uniformity`."""
     transform = _make_prerank(prerank, residuals.shape[1], 0)
-    options = is_known, num_replicates, alpha, random_state
-    return _uniformity_test(
-        residuals, transform, f"{prerank} of rows", f"the {prerank} of rows is calibrated", *options
-    )
+    null = f"the {prerank} of rows is calibrated"
+    return _test_uniformity(residuals, transform, f"{prerank} of rows", null, **options)
 
 
-def marginal_test(
-    residuals: np.ndarray,
+def marginal_test(residuals: np.ndarray, name: str, *, is_known: bool = True, **options) -> HypothesisTest:
+    """Test the residuals (n,) of one output for a normal distribution; `options` are those of `_test_uniformity`."""
+    null = f"residuals of {name} are {'standard normal' if is_known else 'normal'}"
+    texts = f"distribution of {name}", null
+    return _test_uniformity(residuals[:, None], lambda z: ndtr(z[..., 0]), *texts, is_known=is_known, **options)
+
+
+def _test_uniformity(
+    rows: np.ndarray,
+    transform: Callable[[np.ndarray], np.ndarray],
     name: str,
+    null: str,
     *,
     is_known: bool = True,
-    num_replicates: int = 500,
+    num_replicates: int = 1000,
     alpha: float = 0.05,
-    random_state=0,
+    random_state: int = 0,
 ) -> HypothesisTest:
-    """Test the residuals (n,) of one output for a normal distribution by the Anderson–Darling statistic and simulation."""
-    kind = "standard normal" if is_known else "normal"
-    options = is_known, num_replicates, alpha, random_state
-    return _uniformity_test(
-        residuals[:, None],
-        lambda rows: ndtr(rows[..., 0]),
-        f"distribution of {name}",
-        f"residuals of {name} are {kind}",
-        *options,
-    )
+    """Compare the Anderson–Darling statistic of transforms of rows (n, p) with those of simulated standard normal rows.
 
-
-def _uniformity_test(rows, transform, name, null, is_known, num_replicates, alpha, random_state) -> HypothesisTest:
-    """Compare the Anderson–Darling statistic of transforms with that of standard normal rows, standardized alike."""
+    Unless means and variances are known, observed and simulated rows are standardized.
+    """
     rng = np.random.default_rng(random_state)
-    standardize = (lambda z: z) if is_known else (lambda z: (z - z.mean(-2, keepdims=True)) / z.std(-2, keepdims=True))
-    statistic = _anderson_darling(transform(standardize(rows)))
-    replicates = [
-        _anderson_darling(transform(standardize(rng.standard_normal(rows.shape)))) for _ in range(num_replicates)
-    ]
-    return HypothesisTest.from_replicates(name, statistic, np.array(replicates), null, alpha)
+
+    def statistic(z: np.ndarray) -> float:
+        return _anderson_darling(transform(z if is_known else (z - z.mean(0)) / z.std(0)))
+
+    replicates = np.array([statistic(rng.standard_normal(rows.shape)) for _ in range(num_replicates)])
+    return HypothesisTest.from_replicates(name, statistic(rows), replicates, null, alpha)
 
 
 def _anderson_darling(u: np.ndarray) -> float:
@@ -159,7 +148,8 @@ def mahalanobis_test(residuals: np.ndarray, num_trained: int | None = None, alph
     Returns
     -------
     HypothesisTest
-        `statistic` is the mean square: above 1 if the model is overconfident, below 1 if it is underconfident.
+        `statistic` is the mean square: above 1 if the model is overconfident, below 1 if it is underconfident. `critical_value` is
+        the upper one of two.
 
     References
     ----------
@@ -241,11 +231,11 @@ def spectral_errors(joint: JointErrors) -> tuple[np.ndarray, np.ndarray]:
     values, vectors = np.linalg.eigh(joint.covariance)
     values, vectors = values[::-1].clip(values.max() * 1e-12), vectors[:, ::-1]
     errors = vectors.T @ joint.errors / np.sqrt(values)
-    found = [((derivative @ vectors) * vectors).sum(0) / values for derivative in joint.derivatives]
-    found = np.array([one / np.linalg.norm(one) for one in found if one.any()]).reshape(-1, len(errors))
-    if not len(found):
+    slopes = [((derivative @ vectors) * vectors).sum(0) / values for derivative in joint.derivatives]
+    slopes = np.array([slope / np.linalg.norm(slope) for slope in slopes if slope.any()]).reshape(-1, len(errors))
+    if not len(slopes):
         return errors, np.zeros((len(errors), 0))
-    directions, sizes, _ = np.linalg.svd(found.T, full_matrices=False)
+    directions, sizes, _ = np.linalg.svd(slopes.T, full_matrices=False)
     return errors, directions[:, sizes > MIN_DIRECTION]
 
 

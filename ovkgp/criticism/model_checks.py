@@ -6,20 +6,21 @@ import numpy as np
 import pandas as pd
 
 from ovkgp.checks import as_seed, check_estimator, check_probability
-from ovkgp.criticism.prediction_checks import check_predictions, check_structure
+from ovkgp.criticism.prediction_checks import Predictions, check_predictions, check_structure
 from ovkgp.criticism.predictive_distributions import predictive
-from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, Tester, check_residuals
+from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, ResidualTests, check_residuals
 from ovkgp.criticism.residuals import match_rows
-from ovkgp.criticism.table import Criticism, correct_for_number
+from ovkgp.criticism.results import Criticism, correct_for_number
 from ovkgp.exceptions import InputError, OptionError
 
 MAX_CATEGORIES = 50  # categories of a column of text
+MIN_ALPHA = 0.001  # smaller levels need too many permutations
 
 
 def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05, random_state=None) -> Criticism:
     """Check whether a fitted model is right: tests, scores and recommendations in one table.
 
-    Tests use residuals that are independent and standard normal if the model is right (`Estimator.residuals`). The table says
+    Tests use residuals that are independent and standard normal if the model is right (`Estimator.normal_residuals`). The table says
     how they were computed and which checks do not apply.
 
     Parameters
@@ -32,10 +33,10 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
         Columns that are no inputs, such as time, a station or a measurement, in the order of the rows. Each is tested for dependence with
         the residuals.
     groups : array-like of shape (m,) or None, default=None
-        Labels of the training rows (a track, a station). Coverage and scores are then those of rows predicted from other groups,
-        and residuals are tested for differences between groups.
+        Labels of the rows X and Y, which must be the training rows (a track, a station). Coverage and scores are then those of rows
+        predicted from other groups, and residuals are tested for differences between groups.
     alpha : float, default=0.05
-        Probability that any test rejects if the model is right; p-values are corrected by Holm's method.
+        Probability that any test rejects if the model is right, at least 0.001; p-values are corrected by Holm's method.
     random_state : int, RandomState instance or None, default=None
         Seed of permutations, simulations and random rows.
 
@@ -77,33 +78,41 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     ['residuals and wind']
     """
     check_estimator(estimator)
-    if (X is None) != (Y is None):
+    if (X is None) != (Y is None) and estimator.kind != "none":
         raise InputError("X and Y must be passed together. Omit both to use the training rows.")
+    if groups is not None and X is None:
+        raise InputError("groups must be passed with X and Y, the training rows that the labels belong to.")
     alpha, seed = check_probability("alpha", alpha), as_seed(random_state)
+    if alpha < MIN_ALPHA:
+        raise OptionError(f"alpha must be at least {MIN_ALPHA}, got {alpha}.")
     stored = estimator.training_data()
     count = _count_rows(stored, X)
-    _check_order_is_known(stored, X, extra, groups)
+    _check_order_is_known(stored, X, extra)
     columns, labels = _read_extra(extra, count), _read_groups(groups, count)
 
-    residuals = estimator.residuals(X, Y, random_state=seed)
+    residuals = estimator.normal_residuals(X, Y, random_state=seed)
     if labels is not None and residuals.is_held_out:
-        raise InputError("groups needs the training rows. Omit X and Y, or pass the rows of the fit.")
+        raise InputError("groups needs the training rows. Pass the rows of the fit as X and Y.")
+    if labels is not None and count < len(stored[0]):
+        raise InputError(f"groups needs all training rows, got {count} of {len(stored[0])}. Pass all rows of the fit.")
     names = estimator.output_labels()[: residuals.values.shape[1]]
-    entries, why = _predict_entries(estimator, X, Y, groups, residuals.is_held_out, stored)
+    predictions = _predict(estimator, X, Y, groups, residuals.is_held_out, stored)
     num_trained = None if residuals.is_known else _count_observed(estimator, stored)
-    tester = Tester(residuals.fill(seed), ~np.isfinite(residuals.values), num_trained, alpha, seed, names)
+    tests = ResidualTests(
+        residuals.fill(seed), ~np.isfinite(residuals.values), num_trained, alpha, seed, names, len(columns)
+    )
     rows = residuals.rows
     extra_rows = [(name, column[rows]) for name, column in columns]
     checks = [
-        *check_residuals(tester, extra_rows, None if labels is None else labels[rows]),
-        *check_predictions(estimator, entries, why, (X, Y) if residuals.is_held_out else None, names),
+        *check_residuals(tests, extra_rows, None if labels is None else labels[rows]),
+        *check_predictions(estimator, predictions, (X, Y) if residuals.is_held_out else None, names),
         *check_structure(estimator, len(names)),
     ]
-    notes = [residuals.source, _describe_entries(entries, residuals.is_held_out, groups)]
+    notes = [residuals.source, _describe_predictions(predictions, residuals.is_held_out, groups)]
     if len(rows) > MAX_KERNEL_ROWS:
         notes.append(f"Kernel tests use {MAX_KERNEL_ROWS} random rows.")
-    if tester.missing.any():
-        notes.append(f"{tester.missing.sum()} missing entries are replaced by standard normal draws in the tests.")
+    if tests.missing.any():
+        notes.append(f"{tests.missing.sum()} missing entries are replaced by standard normal draws in the tests.")
     return Criticism(correct_for_number(checks, alpha), alpha, tuple(note for note in notes if note), residuals)
 
 
@@ -112,13 +121,13 @@ def _count_rows(stored, X) -> int | None:
     return None if rows is None else len(rows)
 
 
-def _check_order_is_known(stored, X, extra, groups) -> None:
+def _check_order_is_known(stored, X, extra) -> None:
     """Raise if stored rows with missing outputs may have another order than that of the fit."""
-    if X is not None or stored is None or (extra is None and groups is None) or stored[1] is None:
+    if X is not None or stored is None or extra is None or stored[1] is None:
         return
     if stored[1].dtype.kind == "f" and np.isnan(stored[1]).any():
         raise InputError(
-            "extra and groups need the rows of the fit if outputs are missing, since stored rows may have another order. Pass X and Y."
+            "extra needs the rows of the fit if outputs are missing, since stored rows may have another order. Pass X and Y."
         )
 
 
@@ -137,19 +146,21 @@ def _read_extra(extra, count: int | None) -> list[tuple[str, np.ndarray]]:
 def _as_columns(name: str, values: pd.Series) -> np.ndarray:
     """Return a column as numbers (n, 1), or the indicators (n, k) of its categories."""
     if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
-        numbers = values.astype("int64").to_numpy(dtype=float)
-        return np.where(values.isna(), np.nan, numbers)[:, None]
+        origin = values.dropna().min()
+        return ((values - origin) / pd.Timedelta(days=1)).to_numpy(dtype=float)[:, None]
     if pd.api.types.is_numeric_dtype(values):
         numbers = values.to_numpy(dtype=float, na_value=np.nan)
         if np.isinf(numbers).any():
             raise InputError(f"extra must be finite, got infinity in column {name!r}. Use NaN for missing values.")
         return numbers[:, None]
-    found = pd.get_dummies(values.astype("string")).to_numpy(dtype=float)
-    if found.shape[1] > MAX_CATEGORIES:
+    if pd.api.types.infer_dtype(values, skipna=True) in ("date", "datetime", "datetime64"):
+        return _as_columns(name, pd.to_datetime(values))
+    indicators = pd.get_dummies(values.astype("string")).to_numpy(dtype=float)
+    if indicators.shape[1] > MAX_CATEGORIES:
         raise InputError(
-            f"extra has {found.shape[1]} categories in column {name!r}, expected at most {MAX_CATEGORIES}. Pass numbers or coarser categories."
+            f"extra has {indicators.shape[1]} categories in column {name!r}, expected at most {MAX_CATEGORIES}. Pass numbers or coarser categories."
         )
-    return found
+    return indicators
 
 
 def _read_groups(groups, count: int | None) -> np.ndarray | None:
@@ -167,26 +178,22 @@ def _read_groups(groups, count: int | None) -> np.ndarray | None:
     return np.eye(len(names))[index]
 
 
-def _predict_entries(estimator, X, Y, groups, is_held_out: bool, stored):
-    """Return the predictions of held-out or left-out entries in the order of the given rows, or None and the reason."""
+def _predict(estimator, X, Y, groups, is_held_out: bool, stored) -> Predictions:
+    """Predict held-out rows, or training rows from other rows or groups, in the order of the given rows."""
     try:
         if is_held_out:
-            return predictive(estimator, X, Y), ""
-        order = None if X is None else match_rows(*estimator.check_rows(X, Y), stored)
+            return Predictions(predictive(estimator, X, Y))
+        order = np.arange(len(stored[0])) if X is None else match_rows(*estimator.check_rows(X, Y), stored)
+        entries = predictive(estimator, groups="entries").rows(order)
         if groups is None:
-            entries = predictive(estimator)
-        else:
-            labels = np.asarray(groups)
-            if order is not None:  # given labels belong to the given rows
-                labels = labels[np.argsort(order)]
-            entries = predictive(estimator, *stored, labels)
-        return entries if order is None else entries.rows(order), ""
+            return Predictions(predictive(estimator).rows(order), entries)
+        return Predictions(predictive(estimator, X, Y, np.asarray(groups)), entries)
     except OptionError as error:
-        return None, str(error).partition(". ")[0].rstrip(".")
+        return Predictions(reason=str(error).partition(". ")[0].rstrip("."))
 
 
-def _describe_entries(entries, is_held_out: bool, groups) -> str:
-    if entries is None:
+def _describe_predictions(predictions: Predictions, is_held_out: bool, groups) -> str:
+    if predictions.rows is None:
         return ""
     held = "other groups" if groups is not None else "all other rows"
     how = "are those of the given rows" if is_held_out else f"predict each row from {held}"

@@ -76,8 +76,9 @@ class EntryPredictions:
     is_gaussian: bool
 
     def rows(self, index: np.ndarray) -> EntryPredictions:
-        """Select rows."""
-        parts = (part[index] for part in (self.Y, self.mean, self.std, self.below, self.upto))
+        """Select rows by their index (k,), where −1 is a row without predictions."""
+        parts = (self.Y, self.mean, self.std, self.below, self.upto)
+        parts = (np.where(index[:, None] >= 0, part[index], np.nan) for part in parts)
         return EntryPredictions(*parts, self.is_gaussian)
 
     def pit(self) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.stats import rankdata
@@ -17,14 +18,15 @@ from ovkgp.criticism.joint_calibration import (
     spectral_test,
 )
 from ovkgp.criticism.residuals import Residuals, is_ordered_by
-from ovkgp.criticism.results import HypothesisTest
+from ovkgp.criticism.results import Check, HypothesisTest
 from ovkgp.criticism.sample_tests.gaussianity import gaussianity_test
 from ovkgp.criticism.sample_tests.two_sample import hsic
-from ovkgp.criticism.table import Check
 
 MAX_KERNEL_ROWS = 500  # random rows that kernel tests use
 SCALES = (0.25, 1.0, 4.0)  # of the kernels exp(−scale ‖x − y‖²) of independence tests, with mean squared distance 1
 MIN_ROWS = 20  # rows below which tests are not made
+NUM_OTHER_TESTS = 12  # besides those of outputs and extra columns
+MIN_REPLICATES = 1000
 MAX_OUTPUTS = 6  # outputs that are tested separately; of more, the smallest p-value is corrected for their number
 
 ADVICE = {
@@ -33,11 +35,11 @@ ADVICE = {
     "noise level": "Noise varies with the inputs: pass known variances as fit(noise=), transform the outputs or learn quantiles.",
     "order": "Errors drift in the order of the rows: add time or order as an input.",
     "column": "Add the column to the inputs X.",
-    "groups": "Groups differ: add the label or its properties to the inputs X, and judge the model with groups=.",
+    "groups": "Groups differ: add the label or its properties to the inputs X, and pass groups= to assess predictions of new groups.",
     "outputs": 'Errors of outputs depend on each other: use noise="full" with kernel="decomposable" or "lmc".',
     "marginal": 'The distribution of this output is not normal: use likelihood="student_t", transform it or learn quantiles.',
     "location": 'Errors of outputs go together: use noise="full" with kernel="decomposable" or "lmc".',
-    "scale": "Joint intervals have the wrong size: recalibrate them (`ovkgp.criticism.recalibrate`) or use heavier tails.",
+    "scale": "Joint intervals have the wrong size: recalibrate them (ovkgp.criticism.recalibrate) or use heavier tails.",
     "dependence": 'Outputs are correlated beyond the model: use noise="full" with kernel="decomposable" or "lmc".',
     "mahalanobis": "Predicted variances are too small (statistic above 1) or too large: recalibrate intervals or average over hyperparameters.",
     "pivoted": "Look at the row of the largest error: it may be an outlier or lie where the kernel varies too little.",
@@ -46,8 +48,8 @@ ADVICE = {
 
 
 @dataclass(frozen=True)
-class Tester:
-    """Options of the tests; random numbers of each test are those of its own seed."""
+class ResidualTests:
+    """Tests of the residuals of a model; each draws its random numbers from the same seed."""
 
     residuals: Residuals  # without missing entries
     missing: np.ndarray  # mask (n, p) of entries that were filled
@@ -55,161 +57,151 @@ class Tester:
     alpha: float
     seed: int
     names: list[str]
+    num_extra: int = 0  # extra columns
 
     @property
+    def num_replicates(self) -> int:
+        """Number of simulations or permutations, so that p-values can be small enough after the correction for all tests."""
+        num_tests = NUM_OTHER_TESTS + len(self.names) + self.num_extra
+        return max(MIN_REPLICATES, math.ceil(2 * num_tests / self.alpha))
+
+    @property
+    def options(self) -> dict:
+        """Options of simulated tests."""
+        return {"num_replicates": self.num_replicates, "alpha": self.alpha, "random_state": self.seed}
+
+    @cached_property
     def kernel_rows(self) -> np.ndarray:
         """Random rows of kernel tests."""
-        count = len(self.residuals.values)
-        return np.sort(np.random.default_rng(self.seed).permutation(count)[:MAX_KERNEL_ROWS])
+        order = np.random.default_rng(self.seed).permutation(len(self.residuals.values))
+        return np.sort(order[:MAX_KERNEL_ROWS])
 
-    def depends(self, values: np.ndarray, other: np.ndarray) -> HypothesisTest:
-        """Test the dependence of residuals on the ranks of other columns, in rows without missing values among `MAX_KERNEL_ROWS`."""
+    def dependence(self, values: np.ndarray, other: np.ndarray) -> HypothesisTest:
+        """Test the dependence of values (n, k) on the ranks of a table (n, q), at `kernel_rows` without missing values."""
         rows = self.kernel_rows
         rows = rows[np.isfinite(other[rows]).all(1)]
         tables = _scale(values[rows]), _scale(rankdata(other[rows], axis=0))
-        return hsic(*tables, scale=SCALES, alpha=self.alpha, random_state=self.seed)
-
-    def check(self, name: str, test: Callable[[], HypothesisTest], found: str, not_found: str, advice: str) -> Check:
-        """Make the check of a test, whose conclusion depends on the correction for the number of tests."""
-        result = test()
-        return Check(
-            name, result.statistic, result.pvalue, None, not_found, ADVICE[advice], test=result, if_rejected=found
-        )
+        options = {"num_permutations": self.num_replicates, "alpha": self.alpha, "random_state": self.seed}
+        return hsic(*tables, scale=SCALES, **options)
 
 
-def check_residuals(tester: Tester, extra: list[tuple[str, np.ndarray]], groups: np.ndarray | None) -> Iterator[Check]:
-    """Yield the checks of residuals."""
-    z = tester.residuals.values
-    if len(z) < MIN_ROWS:
-        yield Check("residuals", conclusion=f"tests need at least {MIN_ROWS} rows, got {len(z)}", applies=False)
-        return
-    yield _check_gaussianity(tester)
-    yield from _check_marginals(tester)
-    yield from _check_inputs(tester)
-    yield from _check_order(tester)
-    for name, column in extra:
-        if (np.nanmax(column, 0) == np.nanmin(column, 0)).all() or np.isfinite(column).all(1).sum() < MIN_ROWS:
-            yield Check(f"residuals and {name}", conclusion="the column is constant or mostly missing", applies=False)
-            continue
-        test = lambda column=column: tester.depends(z, column)  # noqa: E731
-        found = f"Residuals depend on {name}, which is no input."
-        yield tester.check(f"residuals and {name}", test, found, f"No dependence on {name} found.", "column")
+def check_residuals(
+    tests: ResidualTests, extra: list[tuple[str, np.ndarray]], groups: np.ndarray | None
+) -> list[Check]:
+    """List the checks of residuals, with tables (n, k) of extra columns and indicators (n, G) of groups."""
+    number = len(tests.residuals.values)
+    if number < MIN_ROWS:
+        return [_omit("residuals", f"tests need at least {MIN_ROWS} rows, got {number}")]
+    checks = [_check_gaussianity(tests), *_check_marginals(tests), *_check_inputs(tests), _check_order(tests)]
+    checks += [_check_column(tests, name, column) for name, column in extra]
     if groups is not None:
-        test = lambda: tester.depends(z, groups)  # noqa: E731
-        yield tester.check(
-            "residuals and groups",
-            test,
-            "Residuals differ between groups.",
-            "No difference between groups found.",
-            "groups",
-        )
-    yield from _check_outputs(tester)
-    yield from _check_covariance(tester)
+        test = tests.dependence(tests.residuals.values, groups)
+        checks.append(_make_check("residuals and groups", test, "residuals differ between groups", "groups"))
+    return [*checks, *_check_outputs(tests), *_check_covariance(tests)]
 
 
-def _check_gaussianity(tester: Tester) -> Check:
-    residuals = tester.residuals
+def _make_check(name: str, test: HypothesisTest, claim: str, advice: str) -> Check:
+    """Make the check of a test; `claim` is the clause that holds if it rejects after the correction for the number of tests."""
+    conclusions = {"conclusion": f"No evidence that {claim}.", "if_rejected": f"{claim[0].upper()}{claim[1:]}."}
+    return Check(name, test.statistic, test.pvalue, test=test, recommendation=ADVICE[advice], **conclusions)
+
+
+def _omit(name: str, reason: str) -> Check:
+    return Check(name, conclusion=reason, applies=False)
+
+
+def _check_gaussianity(tests: ResidualTests) -> Check:
+    residuals = tests.residuals
     null = "known" if residuals.is_known and residuals.is_joint else "full"
-    test = lambda: gaussianity_test(residuals.values[tester.kernel_rows], null=null, method="exact", alpha=tester.alpha)  # noqa: E731
-    what = "N(0, I)" if null == "known" else "normal with estimated mean and covariance"
-    return tester.check(
-        "Gaussianity of residuals", test, f"Residuals are not {what}.", f"Residuals are {what}.", "Gaussianity"
-    )
+    test = gaussianity_test(residuals.values[tests.kernel_rows], null=null, method="exact", alpha=tests.alpha)
+    kind = "N(0, I)" if null == "known" else "normal with estimated mean and covariance"
+    return _make_check("Gaussianity of residuals", test, f"residuals are not {kind}", "Gaussianity")
 
 
-def _check_marginals(tester: Tester) -> Iterator[Check]:
-    z, found = tester.residuals.values, []
-    for a, name in enumerate(tester.names):
-        observed = z[~tester.missing[:, a], a]
+def _check_marginals(tests: ResidualTests) -> list[Check]:
+    checks, omitted = [], []
+    for a, name in enumerate(tests.names):
+        observed = tests.residuals.values[~tests.missing[:, a], a]
         if len(observed) < MIN_ROWS:
-            yield Check(f"PIT of {name}", conclusion=f"fewer than {MIN_ROWS} observations", applies=False)
+            omitted.append(_omit(f"PIT of {name}", f"fewer than {MIN_ROWS} observations"))
             continue
-        options = {
-            "is_known": tester.residuals.is_known,
-            "alpha": tester.alpha,
-            "random_state": tester.seed,
-            "num_replicates": 1000,
-        }
-        test = lambda observed=observed, name=name, options=options: marginal_test(observed, name, **options)  # noqa: E731
-        conclusions = (
-            f"Probability integral transforms of {name} are not uniform.",
-            f"Transforms of {name} are uniform.",
-        )
-        found.append(tester.check(f"PIT of {name}", test, *conclusions, "marginal"))
-    yield from found if len(found) <= MAX_OUTPUTS else [_combine(found, "PIT of all outputs")]
+        test = marginal_test(observed, name, is_known=tests.residuals.is_known, **tests.options)
+        claim = f"probability integral transforms of {name} are not uniform"
+        checks.append(_make_check(f"PIT of {name}", test, claim, "marginal"))
+    return [*(checks if len(checks) <= MAX_OUTPUTS else [_combine(checks, "PIT of all outputs")]), *omitted]
 
 
 def _combine(checks: list[Check], name: str) -> Check:
-    """Replace the checks of many outputs by that of the smallest p-value, times their number."""
-    least = min(checks, key=lambda check: check.pvalue)
-    return replace(least, name=name, pvalue=min(1.0, least.pvalue * len(checks)))
+    """Replace the checks of several outputs by that of the smallest p-value, times their number."""
+    smallest = min(checks, key=lambda check: check.pvalue)
+    return replace(smallest, name=name, pvalue=min(1.0, smallest.pvalue * len(checks)))
 
 
-def _check_inputs(tester: Tester) -> Iterator[Check]:
-    X, z = tester.residuals.X, tester.residuals.values
+def _check_inputs(tests: ResidualTests) -> list[Check]:
+    X, z = tests.residuals.X, tests.residuals.values
     X = X[:, np.ptp(X, axis=0) > 0]
     if not X.shape[1]:
-        yield Check("residuals and inputs", conclusion="all inputs are constant", applies=False)
-        return
-    conclusions = "Residuals depend on the inputs.", "No dependence on the inputs found."
-    yield tester.check("residuals and inputs", lambda: tester.depends(z, X), *conclusions, "inputs")
-    conclusions = "The size of residuals depends on the inputs.", "Size of residuals does not depend on the inputs."
-    yield tester.check("noise level and inputs", lambda: tester.depends(np.abs(z), X), *conclusions, "noise level")
+        return [_omit("residuals and inputs", "all inputs are constant")]
+    mean, size = tests.dependence(z, X), tests.dependence(np.abs(z), X)
+    return [
+        _make_check("residuals and inputs", mean, "residuals depend on the inputs", "inputs"),
+        _make_check("noise level and inputs", size, "the size of residuals depends on the inputs", "noise level"),
+    ]
 
 
-def _check_order(tester: Tester) -> Iterator[Check]:
-    residuals = tester.residuals
+def _check_order(tests: ResidualTests) -> Check:
+    name, residuals = "residuals and order", tests.residuals
     if is_ordered_by(residuals.X).any():
-        yield Check("residuals and order", conclusion="rows are in the order of an input", applies=False)
-        return
-    order = residuals.rows[:, None].astype(float)
-    conclusions = "Residuals depend on the order of the rows.", "No dependence on the order of rows found."
-    yield tester.check("residuals and order", lambda: tester.depends(residuals.values, order), *conclusions, "order")
+        return _omit(name, "rows are in the order of an input")
+    test = tests.dependence(residuals.values, residuals.rows[:, None].astype(float))
+    return _make_check(name, test, "residuals depend on the order of the rows", "order")
 
 
-def _check_outputs(tester: Tester) -> Iterator[Check]:
-    residuals, z = tester.residuals, tester.residuals.values
+def _check_column(tests: ResidualTests, column_name: str, column: np.ndarray) -> Check:
+    """Test the dependence of residuals on an extra column (n, k)."""
+    name, used = f"residuals and {column_name}", column[tests.kernel_rows]
+    used = used[np.isfinite(used).all(1)]
+    if len(used) < MIN_ROWS or not np.ptp(used, axis=0).any():
+        return _omit(name, "the column is constant or mostly missing")
+    test = tests.dependence(tests.residuals.values, column)
+    return _make_check(name, test, f"residuals depend on {column_name}, which is no input", "column")
+
+
+def _check_outputs(tests: ResidualTests) -> list[Check]:
+    residuals, z = tests.residuals, tests.residuals.values
     p = z.shape[1]
     names = ["dependence between outputs", *(f"joint calibration: {prerank}" for prerank in PRERANKS)]
     if p == 1 or not residuals.is_joint:
-        why = "there is one output" if p == 1 else "predictions of outputs have no joint distribution"
-        yield from (Check(name, conclusion=why, applies=False) for name in names)
-        return
-    found = []
-    for a in range(p if p > 2 else 1):
-        others = [b for b in range(p) if b != a]
-        test = lambda a=a, others=others: tester.depends(z[:, [a]], z[:, others])  # noqa: E731
-        conclusions = "Residuals of outputs depend on each other.", "No dependence between outputs found."
-        found.append(tester.check(names[0], test, *conclusions, "outputs"))
-    yield found[0] if len(found) == 1 else _combine(found, names[0])
+        reason = "there is one output" if p == 1 else "predictions of outputs have no joint distribution"
+        return [_omit(name, reason) for name in names]
+    pairs = []
+    for a in range(1 if p == 2 else p):  # each output and all others
+        test = tests.dependence(z[:, [a]], np.delete(z, a, axis=1))
+        pairs.append(_make_check(names[0], test, "residuals of outputs depend on each other", "outputs"))
+    checks = [_combine(pairs, names[0])]
     for prerank, name in zip(PRERANKS, names[1:], strict=True):
-        options = {"is_known": residuals.is_known, "alpha": tester.alpha, "random_state": tester.seed}
-        test = lambda prerank=prerank, options=options: prerank_test(z, prerank, **options)  # noqa: E731
-        conclusions = f"The {prerank} of rows is not calibrated.", f"The {prerank} of rows is calibrated."
-        yield tester.check(name, test, *conclusions, prerank)
+        test = prerank_test(z, prerank, is_known=residuals.is_known, **tests.options)
+        checks.append(_make_check(name, test, f"the {prerank} of rows is not calibrated", prerank))
+    return checks
 
 
-def _check_covariance(tester: Tester) -> Iterator[Check]:
-    residuals = tester.residuals
-    if residuals.joint is None:
-        for name in ("Mahalanobis distance", "pivoted Cholesky errors", "scales of variation"):
-            yield Check(name, conclusion="predictions have no joint covariance", applies=False)
-        return
+def _check_covariance(tests: ResidualTests) -> list[Check]:
+    residuals, joint = tests.residuals, tests.residuals.joint
+    names = "Mahalanobis distance", "pivoted Cholesky errors", "scales of variation"
+    if joint is None:
+        return [_omit(name, "predictions have no joint covariance") for name in names]
     if residuals.is_known or residuals.is_held_out:
-        entries = residuals.values[~tester.missing]
-        test = lambda: mahalanobis_test(entries, tester.num_trained, tester.alpha)  # noqa: E731
-        conclusions = "The mean square of residuals differs from 1.", "Variances are right on average."
-        yield tester.check("Mahalanobis distance", test, *conclusions, "mahalanobis")
+        test = mahalanobis_test(residuals.values[~tests.missing], tests.num_trained, tests.alpha)
+        distance = _make_check(names[0], test, "the mean square of residuals differs from 1", "mahalanobis")
     else:
-        why = "hyperparameters were trained on these rows, which sets their mean square to 1"
-        yield Check("Mahalanobis distance", conclusion=why, applies=False)
-    options = {"is_known": residuals.is_known, "alpha": tester.alpha}
-    test = lambda: pivoted_cholesky_test(residuals.joint, **options)  # noqa: E731
-    conclusions = "A pivoted Cholesky error is too large.", "No pivoted Cholesky error is too large."
-    yield tester.check("pivoted Cholesky errors", test, *conclusions, "pivoted")
-    test = lambda: spectral_test(residuals.joint, alpha=tester.alpha, random_state=tester.seed)  # noqa: E731
-    conclusions = "Variances are wrong at some scales of variation.", "Variances are right at all scales of variation."
-    yield tester.check("scales of variation", test, *conclusions, "spectral")
+        distance = _omit(names[0], "hyperparameters were trained on these rows, which sets their mean square to 1")
+    pivoted = pivoted_cholesky_test(joint, is_known=residuals.is_known, alpha=tests.alpha)
+    scales = spectral_test(joint, **tests.options)
+    return [
+        distance,
+        _make_check(names[1], pivoted, "a pivoted Cholesky error is too large", "pivoted"),
+        _make_check(names[2], scales, "variances are wrong at some scales of variation", "spectral"),
+    ]
 
 
 def _scale(table: np.ndarray) -> np.ndarray:

@@ -85,11 +85,16 @@ class Residuals:
 
 def residuals_of_entries(estimator, X=None, Y=None) -> Residuals:
     """Return the normal scores of the predictive distribution of each entry, at given or at stored rows."""
-    rows, is_held_out = (X, Y), X is not None
-    if not is_held_out:
-        rows = estimator.training_data()
-        if rows is None:
-            raise OptionError("The model stores no training rows. Pass rows X and Y that were held out of the fit.")
+    if estimator.kind == "none":
+        raise OptionError(
+            f"{estimator.class_name} has no outputs, so it has no residuals. Pass an estimator with outputs."
+        )
+    is_held_out = X is not None
+    rows = (X, Y) if is_held_out else estimator.training_data()
+    if estimator.kind != "labels" and not estimator.has_predictive:
+        estimator.predictive(X if rows is None else rows[0])  # raises
+    if rows is None:
+        raise OptionError("The model stores no training rows. Pass rows X and Y that were held out of the fit.")
     if estimator.kind == "labels":
         return _residuals_of_labels(estimator, *rows, is_held_out)
     X, Y = estimator.check_rows(*rows)

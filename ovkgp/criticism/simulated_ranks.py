@@ -7,6 +7,7 @@ the ranks of parameters are blind, such as a posterior that equals the prior.
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -16,10 +17,11 @@ from joblib import Parallel, delayed
 from scipy.stats import binom
 
 from ovkgp.checks import as_numbers, as_seed, check_estimator, check_integer, check_one_of, check_probability
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive, set_parameters
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.training.log_posterior import named_values
 
 METHODS = ("laplace", "svi", "nuts")
 LOG_EVIDENCE = "log evidence"
@@ -40,12 +42,15 @@ class SimulationCalibration:
         Number of posterior draws L of each data set.
     alpha : float
         Probability that the ECDF of a right sampler leaves its envelope, for all names together.
+    num_poor : int, default=0
+        Number of data sets for which the sampler warned of poor diagnostics.
     """
 
     names: tuple[str, ...]
     ranks: np.ndarray
     num_draws: int
     alpha: float
+    num_poor: int = 0
 
     def points(self) -> np.ndarray:
         """Return the points at which ECDFs are compared.
@@ -97,10 +102,11 @@ class SimulationCalibration:
         return tuple(name for name, is_outside in zip(self.names, outside, strict=True) if is_outside)
 
     def __repr__(self) -> str:
-        found = ", ".join(self.miscalibrated) or "none"
+        outside = ", ".join(self.miscalibrated) or "none"
+        poor = f", {self.num_poor} with poor diagnostics" if self.num_poor else ""
         return (
-            f"SimulationCalibration({len(self.ranks)} data sets, {self.num_draws} draws each, {len(self.names)} quantities; "
-            f"outside of the {1 - self.alpha:.0%} envelope: {found})"
+            f"SimulationCalibration({len(self.ranks)} data sets{poor}, {self.num_draws} draws each, {len(self.names)} quantities; "
+            f"outside of the {1 - self.alpha:.0%} envelope: {outside})"
         )
 
 
@@ -176,45 +182,50 @@ def simulation_calibration(
     options = {"prior_draws": 0, "log_likelihood": False, "posterior_predictive": False} | sampling
     seeds = spawn_seeds(as_seed(random_state), num_datasets)
     run = delayed(_rank_once)
-    found = Parallel(n_jobs=n_jobs)(run(gp, points, method, num_draws, options, seed) for seed in seeds)
-    names = _shorten(found[0][0])
-    return SimulationCalibration(names, np.array([ranks for _, ranks in found]), num_draws, alpha)
+    results = Parallel(n_jobs=n_jobs)(run(gp, points, method, num_draws, options, seed) for seed in seeds)
+    names, ranks, is_poor = zip(*results, strict=True)
+    return SimulationCalibration(names[0], np.array(ranks), num_draws, alpha, sum(is_poor))
 
 
 def _rank_once(
     gp, X: torch.Tensor, method: str, num_draws: int, options: dict, seed: int
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """Simulate a data set, sample its posterior, and return names and ranks (k,)."""
+) -> tuple[tuple[str, ...], np.ndarray, bool]:
+    """Simulate a data set and sample its posterior; return names, ranks (k,) and whether the sampler warned."""
     simulation, sampler = spawn_seeds(seed, 2)
+    # the data are drawn at these hyperparameters, which have the same seed
     truth = {name: value[0] for name, value in draw_prior(gp, 1, spawn_seeds(simulation, 4)[0]).items()}
     Y = prior_predictive(gp, X, 1, random_state=simulation)[0]
-    data = sample_hyperparameters(gp, X, Y, method, random_state=sampler, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        data = sample_hyperparameters(gp, X, Y, method, random_state=sampler, **options)
     raw = data["unconstrained_posterior"]
     draws = {name: torch.as_tensor(raw[name].values).flatten(0, 1) for name in truth}
     count = len(next(iter(draws.values())))
     if count < num_draws:
         raise OptionError(f"The sampler returned {count} draws, expected at least num_draws={num_draws}. Pass draws=.")
-    kept = np.linspace(0, count - 1, num_draws).round().astype(int)
-    names, ranks = [], []
-    for name, value in truth.items():
-        below = (draws[name][kept] < value).reshape(num_draws, -1).sum(0)
-        size = value.numel()
-        names += [name if size == 1 else f"{name}[{i}]" for i in range(size)]
-        ranks += below.tolist()
-    copy = deepcopy(gp)
-    at_truth = _log_evidence(copy, X, Y, truth)
-    at_draws = [_log_evidence(copy, X, Y, {name: value[i] for name, value in draws.items()}) for i in kept]
-    return (*names, LOG_EVIDENCE), np.array([*ranks, sum(value < at_truth for value in at_draws)])
-
-
-def _shorten(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the last parts of qualified names, without "raw_", if they are distinct."""
-    short = tuple(name.rpartition(".")[2].removeprefix("raw_") for name in names)
-    return short if len(set(short)) == len(names) else names
+    copy, kept = deepcopy(gp), np.linspace(0, count - 1, num_draws).round().astype(int)
+    at_truth = _compute_quantities(copy, X, Y, truth)
+    at_draws = [_compute_quantities(copy, X, Y, {name: value[i] for name, value in draws.items()}) for i in kept]
+    ranks = {
+        name: sum(draw[name] < value for draw in at_draws)
+        for name, value in at_truth.items()
+        if any(draw[name] != value for draw in at_draws)  # others are fixed
+    }
+    return tuple(ranks), np.array([*ranks.values()]), any(issubclass(one.category, FitWarning) for one in caught)
 
 
 @torch.no_grad()
-def _log_evidence(gp, X: torch.Tensor, Y: torch.Tensor, values: dict[str, torch.Tensor]) -> float:
-    """Return log p(Y | θ) at raw parameters."""
+def _compute_quantities(gp, X: torch.Tensor, Y: torch.Tensor, values: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Return the entries of the hyperparameters and log p(Y | θ) at raw parameters; of symmetric matrices the upper triangle.
+
+    Raw parameters are not ranked: several factors give the same output matrix.
+    """
     set_parameters(gp, values)
-    return float(gp.log_evidence(X, Y))
+    quantities = {}
+    for name, value in named_values(gp).items():
+        is_symmetric = value.ndim == 2 and value.shape[0] == value.shape[1] and np.allclose(value, value.T)
+        for index in np.ndindex(value.shape):
+            if not (is_symmetric and index[0] > index[1]):
+                label = name if value.size == 1 else f"{name}[{', '.join(map(str, index))}]"
+                quantities[label] = float(value[index])
+    return quantities | {LOG_EVIDENCE: float(gp.log_evidence(X, Y))}

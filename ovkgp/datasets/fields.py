@@ -26,7 +26,7 @@ from ovkgp.datasets.samples import (
 from ovkgp.exceptions import InputError
 from ovkgp.kernels import CurlFreeKernel
 
-CENTRES = ((0.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (1.0, 0.0))
+CENTERS = ((0.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (1.0, 0.0))
 HEIGHTS = (1.0, 1.0, 1.0, -1.0, -1.0)
 KINDS = ("curl_free", "divergence_free")
 
@@ -115,11 +115,11 @@ def make_curl_free_field(
 class GaussianField:
     """Gradient of f(x) = Σ_k h_k exp(−‖x − c_k‖²/(2ℓ²)) in the plane if "curl_free", its rotation if "divergence_free"."""
 
-    def __init__(self, centres: ArrayLike, heights: ArrayLike, lengthscale: float, kind: str = "curl_free"):
+    def __init__(self, centers: ArrayLike, heights: ArrayLike, lengthscale: float, kind: str = "curl_free"):
         self.heights = np.array(heights, dtype=np.float64)
-        self.centres = check_points(centres, 2)
-        if self.heights.shape != (len(self.centres),) or not np.isfinite(self.heights).all():
-            raise InputError(f"heights must be {len(self.centres)} finite numbers (one per center), got {heights!r}.")
+        self.centers = check_points(centers, 2)
+        if self.heights.shape != (len(self.centers),) or not np.isfinite(self.heights).all():
+            raise InputError(f"heights must be {len(self.centers)} finite numbers (one per center), got {heights!r}.")
         self.lengthscale, self.kind = check_positive("lengthscale", lengthscale), check_one_of("kind", kind, KINDS)
 
     def __call__(self, X: ArrayLike) -> np.ndarray:
@@ -133,7 +133,7 @@ class GaussianField:
         return self._bumps(X)[1].sum(1)
 
     def _bumps(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        lags = check_points(X, 2)[:, None] - self.centres
+        lags = check_points(X, 2)[:, None] - self.centers
         return lags, self.heights * np.exp(-0.5 * (lags**2).sum(-1) / self.lengthscale**2)
 
 
@@ -144,7 +144,7 @@ def make_gaussian_field(
     noise: ArrayLike = 0.0,
     lengthscale: float = 0.4,
     half_width: float = 2.0,
-    centres: ArrayLike = CENTRES,
+    centers: ArrayLike = CENTERS,
     heights: ArrayLike = HEIGHTS,
     random_state=None,
 ) -> Sample:
@@ -165,7 +165,7 @@ def make_gaussian_field(
         Width ℓ of a bump.
     half_width : float, default=2.0
         X is uniform on the square [−half_width, half_width]².
-    centres : array-like of shape (k, 2)
+    centers : array-like of shape (k, 2)
         Centers of the bumps.
     heights : array-like of shape (k,)
         Signed heights of the bumps.
@@ -189,7 +189,7 @@ def make_gaussian_field(
     ((50, 2), True)
     """
     num_rows, seed = check_integer("num_rows", num_rows), as_seed(random_state)
-    truth = GaussianField(centres, heights, lengthscale, kind)
+    truth = GaussianField(centers, heights, lengthscale, kind)
     half_width = check_positive("half_width", half_width)
     X = make_rng(seed, INPUTS).uniform(-half_width, half_width, (num_rows, 2))
     return Sample(X, add_noise(truth(X), noise, make_rng(seed, NOISE)), truth)

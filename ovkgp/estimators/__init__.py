@@ -5,7 +5,7 @@ from __future__ import annotations
 from ovkgp.estimators.detection.kernel_pca import KernelPCADetector
 from ovkgp.estimators.detection.one_class_forest import OneClassForest
 from ovkgp.estimators.detection.random_projection import RandomProjectionDetector
-from ovkgp.estimators.detection.roth import RothDistances, roth_distance
+from ovkgp.estimators.detection.roth import roth_distance
 from ovkgp.estimators.functional.feature_projection import FeatureProjectionRegressor
 from ovkgp.estimators.functional.function_gp import FunctionGPRegressor
 from ovkgp.estimators.functional.functional_linear import FunctionalLinearRegressor
@@ -51,7 +51,6 @@ __all__ = [
     "OneClassForest",
     "RandomProjectionDetector",
     "RobustFunctionalRegressor",
-    "RothDistances",
     "SimplexClassifier",
     "TripleBasisRegressor",
     "VectorTaskRegressor",

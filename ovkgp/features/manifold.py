@@ -20,9 +20,9 @@ from ovkgp.exceptions import FactorizationError, KernelTypeError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FEATURE_CHUNK_ENTRIES, FeatureOperator
 from ovkgp.kernels import DecomposableKernel, ManifoldKernel
-from ovkgp.kernels.manifold import combine_rows
-from ovkgp.kernels.module_cache import ModuleCache
-from ovkgp.kernels.penalties import Penalty, multiply_blockwise
+from ovkgp.kernels.manifold.kernel import combine_rows
+from ovkgp.kernels.manifold.module_cache import ModuleCache
+from ovkgp.kernels.manifold.penalties import Penalty, multiply_blockwise
 
 
 class WeightPrior(NamedTuple):

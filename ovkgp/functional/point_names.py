@@ -28,25 +28,11 @@ class NameGrid(NamedTuple):
 
 
 def grid_of_names(names: Sequence | None, count: int) -> NameGrid:
-    """Return the points of the columns of a table of curves.
+    """Return the points of the m columns of a table of curves; equidistant on [0, 1] if names hold no numbers, or the same ones.
 
-    Parameters
-    ----------
-    names : sequence or None
-        Column names: numbers, dates, or texts that contain one number or date each, such as "depth_10", "depth_20"; two numbers,
-        such as "u_0_1", are points of a plane if they are all pairs of at least 2 × 2 numbers. Dates are days since 1970-01-01.
-    count : int
-        Number m of columns.
-
-    Returns
-    -------
-    NameGrid
-        Points; equidistant on [0, 1] if names hold no numbers, or all of them the same ones.
-
-    Raises
-    ------
-    InputError
-        If the points are not increasing, or if names hold numbers in another pattern.
+    Names are numbers, dates, or texts that contain one number or date each, such as "depth_10", "depth_20"; two numbers, such as
+    "u_0_1", are points of a plane if they are all pairs of at least 2 × 2 numbers. Dates are days since 1970-01-01. Numbers in another
+    pattern, and points that are not increasing, raise an error.
     """
     labels = [] if names is None else [str(name) for name in names]
     numbers = [NUMBER.findall(label) for label in labels]
@@ -81,18 +67,7 @@ class NumberedNames(NamedTuple):
 
 
 def parse_numbered_names(names: list[str]) -> NumberedNames | None:
-    """Parse column names that differ in one number only; None if they do not.
-
-    Parameters
-    ----------
-    names : list of str
-        Names such as "y_0.1", "y_0.2" or "T2 at 10 m", "T2 at 20 m".
-
-    Returns
-    -------
-    NumberedNames or None
-        Points in the order of the names, which need not be increasing.
-    """
+    """Parse column names that differ in one number only, such as "T2 at 10 m", "T2 at 20 m", in their order; None if they do not."""
     names = [DATE.sub(_to_days, name) for name in names]
     values = _read_numbers(names)
     if values is None:
@@ -138,19 +113,9 @@ def _to_days(match: re.Match) -> str:
 
 
 def name_points(names: list[str] | None, points: np.ndarray) -> list[str]:
-    """Name points of a grid in the style of the columns of the fit.
+    """Name points (m, b) of a grid in the style of the columns of the fit: "y_0.5", or "y_0.5_0.25" in two dimensions.
 
-    Parameters
-    ----------
-    names : list of str or None
-        Columns of the fit. If None, or if they do not contain one number each, names begin with "y_".
-    points : ndarray of shape (m, b)
-        Points of the grid.
-
-    Returns
-    -------
-    list of str
-        One name per point: "y_0.5", or "y_0.5_0.25" in two dimensions.
+    The prefix is "y_" if there are no names, or if they do not contain one number each.
     """
     known = None if names is None else parse_numbered_names(names)
     prefix, suffix = (DEFAULT_PREFIX, "") if known is None else known[1:]

@@ -60,7 +60,7 @@ class RandomFourier(Dictionary):
         else:
             self.frequencies = as_array(kernel, "frequencies")
             self.frequencies = self.frequencies[:, None] if self.frequencies.ndim == 1 else self.frequencies
-            amplitudes = np.ones(len(self.frequencies))
+            amplitudes = np.ones(self.frequencies.shape[:1])
         if self.frequencies.ndim != 2 or self.frequencies.shape[1] != self.num_dims:
             raise InputError(f"frequencies has shape {self.frequencies.shape}, expected (D, {self.num_dims}).")
         self.amplitudes = np.tile(amplitudes / np.sqrt(len(self.frequencies)), 2)
@@ -131,12 +131,12 @@ class RandomProcesses(Interpolated):
             np.random.default_rng(as_seed(random_state)),
         )
         grid = np.linspace(*as_domain(domain)[0], check_integer("num_points", num_points, 2))
-        distances, paths = (grid[:, None] - grid) ** 2, []
-        for lengthscale in lengthscales:
+        distances, paths, lengthscales = (grid[:, None] - grid) ** 2, [], np.atleast_1d(lengthscales).astype(float)
+        for lengthscale in lengthscales.tolist():
             gram = np.exp(-distances / (2 * check_positive("lengthscales", lengthscale) ** 2))
             root = cholesky(gram + 1e-9 * np.eye(len(grid)), lower=True)
             paths.append(root @ rng.standard_normal((len(grid), count)))
         values = np.concatenate(paths, 1)
         weights = quadrature_weights(grid, rule="trapezoid") * (grid[-1] - grid[0])
         super().__init__(values / np.sqrt(weights @ values**2), grid)
-        self.lengthscales = np.repeat(np.asarray(lengthscales, dtype=float), count)
+        self.lengthscales = np.repeat(lengthscales, count)

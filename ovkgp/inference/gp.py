@@ -70,7 +70,7 @@ class OperatorValuedGP(Module):
         those of the model.
     features : FeatureMap or None, default=None
         Feature map of this kernel, such as `ORFF(kernel)`, for large data. If None, the exact kernel is used.
-    strategy : {"auto", "independent", "features", "kronecker", "kronecker_missing", "dense", "iterative"}, default="auto"
+    strategy : {"auto", "independent", "features", "state_space", "kronecker", "kronecker_missing", "dense", "iterative"}, default="auto"
         Linear algebra. If "auto", it is selected from the structure (see `ovkgp.inference.strategies.selection`).
 
     Attributes
@@ -81,7 +81,7 @@ class OperatorValuedGP(Module):
     Notes
     -----
     Values are trained and predicted in the units of the data. Complexity: O(n³ + p³) for a separable kernel, O(N³) for
-    N observed entries of another kernel, O(n M²) for a feature map with M scalar features.
+    N observed entries of another kernel, O(n M²) for a feature map with M scalar features, O(n p³) for Markov kernels of one input.
 
     Examples
     --------

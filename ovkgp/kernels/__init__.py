@@ -13,7 +13,8 @@ from ovkgp.kernels.groups import (
     ProductGroup,
     SkewedMultiplicativeGroup,
 )
-from ovkgp.kernels.manifold import ManifoldKernel
+from ovkgp.kernels.manifold.kernel import ManifoldKernel
+from ovkgp.kernels.manifold.penalties import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels.outputs.matrices import (
     EmpiricalMatrix,
     FreeMatrix,
@@ -26,7 +27,6 @@ from ovkgp.kernels.outputs.matrices import (
     graph_laplacian,
     simplex_code,
 )
-from ovkgp.kernels.penalties import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels.protocol import (
     BlockwiseProductKernel,
     OperatorValuedKernel,

@@ -32,6 +32,7 @@ from ovkgp.kernels.spectral import (
     gamma_quantile,
     gamma_ratio,
 )
+from ovkgp.kernels.state_space import constant_form, linear_form, matern_form
 
 TWO_PI = 2 * math.pi
 
@@ -133,6 +134,7 @@ register_kernel(
         profile=_matern_profile,
         scale_mixture=matern_mixture,
         moment_order=lambda kernel: 2 * kernel.nu,
+        state_space=lambda kernel: matern_form(kernel.nu, kernel.lengthscale),
         names={
             "matern12": _named("Matérn 1/2", "draws are continuous and rough", "exp(−r)", nu=0.5),
             "matern32": _named("Matérn 3/2", "draws have one derivative", "(1 + √3 r) exp(−√3 r)", nu=1.5),
@@ -346,6 +348,16 @@ register_kernel(
         options=("num_mixtures",),
     )
 )
-register_kernel(KernelRecord(LinearKernel, roles={"variance": "slope_variance"}))
-register_kernel(KernelRecord(ConstantKernel, roles={"constant": "variance"}))
+register_kernel(
+    KernelRecord(
+        LinearKernel,
+        roles={"variance": "slope_variance"},
+        state_space=lambda kernel: linear_form(kernel.variance),
+    )
+)
+register_kernel(
+    KernelRecord(
+        ConstantKernel, roles={"constant": "variance"}, state_space=lambda kernel: constant_form(kernel.constant)
+    )
+)
 register_kernel(KernelRecord(PolynomialKernel, roles={"offset": "offset"}, options=("power",)))

@@ -97,6 +97,8 @@ class KernelRecord:
     moment_order : callable, optional
         Function from the kernel to the supremum of the orders q with E‖ω‖^q < ∞ under the spectral distribution.
         Kernels of order 2 or less have no second derivative at zero lag. Infinite by default.
+    state_space : callable or None, default=None
+        Of a kernel of one input whose process is Markov: ``state_space(kernel)`` returns its `StateSpaceForm`, or None.
     names : mapping, default={}
         Names of the kernel in options of estimators, such as "rbf".
     options : tuple of str, default=()
@@ -129,6 +131,7 @@ class KernelRecord:
     scale_mixture: Callable | None = None
     spectral_pair: Callable | None = None
     moment_order: Callable[[Kernel], float] = lambda kernel: math.inf
+    state_space: Callable | None = None
     names: Mapping[str, NamedKernel] = field(default_factory=dict)
     options: tuple[str, ...] = ()
 

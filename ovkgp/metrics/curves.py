@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovkgp.checks import check_nonnegative, check_positive
+from ovkgp.checks import as_numbers, check_nonnegative, check_positive
 from ovkgp.exceptions import InputError
 from ovkgp.metrics.scores import average_observed, check_tables, combine_outputs
 
@@ -157,7 +157,7 @@ def median_and_mad(values) -> tuple[float, float]:
     >>> median_and_mad([1.0, 2.0, 3.0, 100.0])
     (2.5, 1.0)
     """
-    values = np.asarray(values, dtype=float)
+    values = as_numbers(values, "values")
     if not values.size or not np.isfinite(values).all():
         raise InputError("values must be finite numbers, at least one.")
     middle = np.median(values)

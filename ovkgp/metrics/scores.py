@@ -18,7 +18,7 @@ from scipy.special import ndtr
 from sklearn.metrics import r2_score as complete_r2_score
 from sklearn.utils import _safe_indexing
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_numbers, check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.scales import unit_of
 
@@ -315,13 +315,13 @@ def pinball_loss(Y, quantiles, levels, *, sample_weight=None, multioutput="unifo
 
 def check_tables(Y, *predictions) -> list[np.ndarray]:
     """Return Y (m, p) and predictions of the same shape."""
-    Y = np.asarray(Y, dtype=float)
+    Y = as_numbers(Y, "Y")
     if Y.ndim not in (1, 2) or not Y.size:
         raise InputError(f"Y has shape {Y.shape}, expected (m, p) or (m,) with at least one entry.")
     if np.isinf(Y).any():
         raise InputError("Y must be finite, or NaN where missing, got infinity.")
     table = Y.reshape(len(Y), -1)
-    found = [np.asarray(array, dtype=float) for array in predictions]
+    found = [as_numbers(array, "A prediction") for array in predictions]
     for array in found:
         if array.shape not in (Y.shape, table.shape):
             raise InputError(f"Predictions must have the shape {Y.shape} of Y, got {array.shape}.")
@@ -330,7 +330,7 @@ def check_tables(Y, *predictions) -> list[np.ndarray]:
 
 def _tables_and_draws(Y, draws, name: str = "draws", number: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return Y (m, p) and draws or quantiles (m, p, k)."""
-    (table,), draws = check_tables(Y), np.asarray(draws, dtype=float)
+    (table,), draws = check_tables(Y), as_numbers(draws, name)
     if draws.ndim == 2 and table.shape[1] == 1:
         draws = draws[:, None]
     if draws.ndim != 3 or draws.shape[:2] != table.shape or number not in (None, draws.shape[2]):
@@ -392,12 +392,20 @@ class Scorer:
         estimator, X = _last_step(estimator, X)
         sign, score = SCORES[self.name]
         return sign * float(
-            score(estimator, X, np.asarray(y, dtype=float), sample_weight=sample_weight, **self.options)
+            score(estimator, X, _read_outputs(estimator, y), sample_weight=sample_weight, **self.options)
         )
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"make_scorer({self.name!r}{options})"
+
+
+def _read_outputs(estimator, y) -> np.ndarray:
+    """Return y as numbers; an estimator that was fitted to dates or durations converts them as in its fit."""
+    if getattr(estimator, "output_times_", None) is None:
+        return as_numbers(y, "y")
+    table = estimator._outputs(y, None)
+    return table[:, 0] if np.ndim(y) == 1 else table
 
 
 def _last_step(estimator, X):

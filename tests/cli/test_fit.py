@@ -18,6 +18,7 @@ QUICK = {
     "large_scale": ("num_frequencies=10",),
     "mixed_outputs": ("num_frequencies=8",),
     "multitask_lmc": ("rank=2",),
+    "outlier_forest": ("num_trees=5",),
     "quantiles": ("lam=0.01", "lengthscale=1.0", "num_tasks=5"),
     "robust": ("num_frequencies=8", "rank=1"),
     "style_transfer": ("hyperparameters=fixed",),
@@ -25,6 +26,8 @@ QUICK = {
 OUTPUTS = {
     "cost_sensitive": "label",
     "level_sets": None,
+    "outlier_forest": None,
+    "outliers": None,
     "quantiles": "u",
     "style_transfer": ",".join(STYLES),
     "mixed_outputs": "u,n",

@@ -202,6 +202,7 @@ def test_predict_command_keeps_old_file_if_interrupted(folder, monkeypatch):
         ("large_scale", "parquet"),
         ("quantiles", "csv"),
         ("level_sets", "parquet"),
+        ("outliers", "csv"),
         ("cost_sensitive", "csv"),
     ],
 )
@@ -209,7 +210,9 @@ def test_commands_take_dates(tmp_path, recipe, suffix):
     frame = make_table().assign(when=pd.date_range("2024-01-05 03:00", periods=30, freq="37h"))
     frame.to_csv(tmp_path / "table.csv", index=False)
     frame.to_parquet(tmp_path / "table.parquet")
-    target = {"level_sets": [], "cost_sensitive": ["--outputs", "label"]}.get(recipe, ["--outputs", "u"])
+    target = {"level_sets": [], "outliers": [], "cost_sensitive": ["--outputs", "label"]}.get(
+        recipe, ["--outputs", "u"]
+    )
     data, model = tmp_path / f"table.{suffix}", tmp_path / "model.ovkgp"
     succeed("fit", recipe, data, "--inputs", "when,a", *target, "--out", model, "--seed", "0")
     assert ovkgp.load(model).input_times_ == ["2024-01-05T03:00:00", None]

@@ -107,12 +107,12 @@ def test_ba_12_divergence_free_field_is_the_rotated_gradient():
 
 def test_gaussian_field_accepts_other_bumps_and_domains():
     """The four bumps of the thesis author's library, precision 25."""
-    centres, heights = [(0.5, 0), (-0.5, 0), (0, 0.5), (0, -0.5)], [1, 1, -1, -1]
+    centers, heights = [(0.5, 0), (-0.5, 0), (0, 0.5), (0, -0.5)], [1, 1, -1, -1]
     X, _, truth = make_gaussian_field(
-        500, centres=centres, heights=heights, lengthscale=0.2, half_width=1.0, random_state=0
+        500, centers=centers, heights=heights, lengthscale=0.2, half_width=1.0, random_state=0
     )
     assert 0.9 < abs(X).max() <= 1
-    expected = sum(h * np.exp(-12.5 * ((X - c) ** 2).sum(1)) for c, h in zip(centres, heights, strict=True))
+    expected = sum(h * np.exp(-12.5 * ((X - c) ** 2).sum(1)) for c, h in zip(centers, heights, strict=True))
     np.testing.assert_allclose(truth.potential(X), expected, atol=1e-14)
 
 
@@ -125,4 +125,4 @@ def test_gaussian_field_rejects_invalid_bumps():
     with pytest.raises(InputError, match="heights"):
         make_gaussian_field(5, heights=[1.0, 2.0])
     with pytest.raises(InputError, match="NaN or infinity"):
-        make_gaussian_field(5, centres=[[0.0, np.nan]], heights=[1.0])
+        make_gaussian_field(5, centers=[[0.0, np.nan]], heights=[1.0])

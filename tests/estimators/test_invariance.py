@@ -78,6 +78,9 @@ ESTIMATORS = {
     "vector tasks": of(ovkgp.VectorTaskRegressor, np.stack([Y, 2 * Y], 1), tasks=[0.0, 1.0]),
     "curves, auto": of(ovkgp.FunctionGPRegressor, CURVES, random_state=0),
     "curves, kernel": of(ovkgp.FunctionGPRegressor, CURVES, output_basis="kernel"),
+    "curves, kernel object": of(
+        ovkgp.FunctionGPRegressor, CURVES, kernel=ScaleKernel(MaternKernel(2.5)), task_kernel=RBFKernel()
+    ),
     "curves, gaps": of(ovkgp.FunctionGPRegressor, CURVE_GAPS, kernel="rbf", task_kernel="matern52"),
     "curves, components": of(ovkgp.FunctionGPRegressor, CURVES, output_basis="pca", random_state=0),
     "curves, projection": of(ovkgp.KernelProjectionRegressor, CURVES),
@@ -88,6 +91,12 @@ ESTIMATORS = {
     "curves, triple basis": of(ovkgp.TripleBasisRegressor, CURVES, input_dictionary=None, random_state=0),
     "curves, additive": of(ovkgp.KernelAdditiveRegressor, CURVES),
     "curves, kernel average": of(ovkgp.KernelCurveRegressor, CURVES, lengthscale=0.3),
+    "detector, projections": of(ovkgp.RandomProjectionDetector, None, random_state=0),
+    "detector, chosen projections": of(ovkgp.RandomProjectionDetector, None, lengthscale="ks", random_state=0),
+    "detector, landmarks": of(ovkgp.RandomProjectionDetector, None, approximation="nystrom", random_state=0),
+    "detector, features": of(ovkgp.RandomProjectionDetector, None, approximation="orff", random_state=0),
+    "detector, components": of(ovkgp.KernelPCADetector, None),
+    "detector, forest": of(ovkgp.OneClassForest, None, num_trees=20, random_state=0),
 }
 METHODS = ("predict", "predict_std", "predict_proba", "decision_function", "score_samples")
 
@@ -130,6 +139,7 @@ def test_predictions_do_not_depend_on_other_rows(name, distant):
 
 
 UNITLESS = ("simplex", "costs", "one class", "poisson", "constrained")
+UNITLESS += tuple(name for name in ESTIMATORS if name.startswith("detector"))
 """Estimators without outputs, of labels or counts, or with a given radius of the weights."""
 GIVEN_INPUT_UNIT = ("exact ridge, field", "curves, additive", "curves, kernel average")
 """Estimators with a scale or lengthscale in the unit of the inputs."""

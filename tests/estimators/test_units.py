@@ -10,8 +10,8 @@ from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, Sc
 from gpytorch.priors import GammaPrior, LogNormalPrior
 
 import ovkgp
-from ovkgp import GPRegressor, InfiniteQuantileRegressor, ORFFRidge, OVKRidge
-from ovkgp.exceptions import FitWarning
+from ovkgp import FunctionGPRegressor, GPRegressor, InfiniteQuantileRegressor, ORFFRidge, OVKRidge
+from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.training.initialization import initialize
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, IndependentKernel
@@ -270,3 +270,142 @@ def test_vector_fields_are_equivariant(kernel):
     """A vector field has one scale for all inputs and one for all outputs."""
     make = lambda: GPRegressor(kernel, base_kernel="rbf", random_state=0)  # noqa: E731
     assert_equivariant(make, *field(), field(5, seed=1)[0], TIGHT)
+
+
+# --- curves ---------------------------------------------------------------------------------------------------------
+
+
+def curves(n=40, m=20, seed=0):
+    """Return draws with lengthscales 25 and 300, standard deviation 400 and noise 40, around 5000."""
+    rng = np.random.default_rng(seed)
+    X, grid = np.sort(rng.uniform(0, 200, (n, 1)), 0), np.linspace(1000, 3000, m)
+    roots = [
+        np.linalg.cholesky(np.exp(-0.5 * np.square((a - a.T) / ell)) + 1e-8 * np.eye(len(a)))
+        for a, ell in ((X, 25.0), (grid[:, None], 300.0))
+    ]
+    return X, 5000 + 400 * roots[0] @ rng.standard_normal((n, m)) @ roots[1].T + 40 * rng.standard_normal((n, m)), grid
+
+
+def fit_curves(X, Y, grid, **options):
+    model = FunctionGPRegressor(output_basis="kernel", **{"deviations": False} | options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        return model.fit(X, Y, grid=grid)
+
+
+def curve_values(model):
+    return {row.parameter: row.draws.item() for row in model.list_parameters()}
+
+
+CURVE_KERNELS = {
+    "names": lambda: {"kernel": "rbf", "task_kernel": "rbf"},
+    "inputs": lambda: {"kernel": ScaleKernel(RBFKernel()), "task_kernel": "rbf"},
+    "domain": lambda: {"kernel": "rbf", "task_kernel": RBFKernel()},
+    "both": lambda: {"kernel": ScaleKernel(RBFKernel()), "task_kernel": RBFKernel()},
+    "both, variance of the domain": lambda: {"kernel": RBFKernel(), "task_kernel": ScaleKernel(RBFKernel())},
+    "both, no variance": lambda: {"kernel": RBFKernel(), "task_kernel": RBFKernel()},
+}
+
+
+@pytest.mark.parametrize("name", CURVE_KERNELS)
+def test_hyperparameters_of_curves_are_those_of_the_ground_truth(name):
+    found = curve_values(fit_curves(*curves(), **CURVE_KERNELS[name]()))
+    assert found["kernel of the inputs: lengthscale"] == pytest.approx(25, rel=0.15)
+    assert found["kernel of the domain: lengthscale"] == pytest.approx(300, rel=0.15)
+    assert found["noise"] == pytest.approx(1600, rel=0.15)
+    variances = [value for key, value in found.items() if key.endswith("outputscale")]
+    assert len(variances) == 1 and variances[0] == pytest.approx(160_000, rel=0.4)
+
+
+@pytest.mark.parametrize("name", CURVE_KERNELS)
+@pytest.mark.parametrize("a", [1e-6, 1e4])
+def test_curves_are_equivariant_with_kernel_objects(name, a):
+    """Of values of order 1e-9 and 1e7; inputs and points change their units too."""
+    (X, Y, grid), c, e = curves(25, 12), 1e-2, 50.0
+    options = CURVE_KERNELS[name]() | {"deviations": "auto"}
+    one = fit_curves(X, Y, grid, **options)
+    other = fit_curves(c * X, a * Y - 7 * a, e * grid, **options)
+    new = np.array([[3.0], [77.5], [198.0]])
+    (mean, std), (other_mean, other_std) = (
+        model.predict(unit * new, return_std=True) for model, unit in ((one, 1.0), (other, c))
+    )
+    np.testing.assert_allclose(other_mean / a + 7, mean, rtol=0, atol=TIGHT * Y.std())
+    np.testing.assert_allclose(other_std / a, std, rtol=0, atol=TIGHT * Y.std())
+    for level, end in zip(other.predict_interval(c * new), one.predict_interval(new), strict=True):
+        np.testing.assert_allclose(level / a + 7, end, rtol=0, atol=TIGHT * Y.std())
+    mine, yours = curve_values(one), curve_values(other)
+    for key, value in mine.items():
+        unit = c if "inputs" in key and "lengthscale" in key else e if "lengthscale" in key else a**2
+        unit = unit / c**2 if key == "kernel of the inputs: variance" else unit
+        assert yours[key] == pytest.approx(unit * value, rel=1e-5), key
+    for key, score in one.scores_.items():
+        assert other.scores_[key].log_density == pytest.approx(score.log_density - math.log(a), abs=1e-6)
+
+
+@pytest.mark.parametrize("where", ["kernel", "task_kernel"])
+def test_given_prior_of_a_curve_kernel_is_in_original_units(where):
+    kernel = ScaleKernel(RBFKernel(), outputscale_prior=LogNormalPrior(math.log(40_000), 0.01))
+    found = curve_values(fit_curves(*curves(), **{where: kernel}))
+    label = "kernel of the inputs" if where == "kernel" else "kernel of the domain"
+    assert found[f"{label}: outputscale"] == pytest.approx(40_000, rel=0.05)
+    assert found["noise"] == pytest.approx(1600, rel=0.15)
+
+
+def test_given_prior_of_a_domain_lengthscale_is_in_original_units():
+    kernel = MaternKernel(2.5, lengthscale_prior=LogNormalPrior(math.log(450), 0.001))
+    found = curve_values(fit_curves(*curves(), task_kernel=kernel))
+    assert found["kernel of the domain: lengthscale"] == pytest.approx(450, rel=0.02)
+
+
+def test_channels_of_curves_with_kernel_objects_have_their_own_units():
+    X, Y, grid = curves(25, 12)
+    second = 1e-3 * np.cos(X / 30) * np.sin(grid / 300) + 1e-4 * np.random.default_rng(0).standard_normal(Y.shape)
+    model = fit_curves(X, np.stack([Y, second], -1), grid, kernel=RBFKernel(), task_kernel=RBFKernel())
+    alone = fit_curves(X, np.stack([Y, 1e6 * second], -1), grid, kernel=RBFKernel(), task_kernel=RBFKernel())
+    scales = np.array([400, 1e-3])
+    mine, yours = model.predict(X[:3]) / scales, alone.predict(X[:3]) / (scales * [1, 1e6])
+    np.testing.assert_allclose(yours, mine, rtol=0, atol=TIGHT)
+    found = curve_values(model)
+    assert found["noise 1"] == pytest.approx(1e-8, rel=0.3) and found["noise 0"] == pytest.approx(1600, rel=0.3)
+
+
+def test_curves_with_fixed_hyperparameters_may_be_tiny():
+    """Values below 1e-10 were taken for rounding errors of equal curves."""
+    X, Y, grid = curves(25, 12)
+    predictions = []
+    for a in (1.0, 1e-14):
+        task_kernel = ScaleKernel(RBFKernel()).double()
+        task_kernel.outputscale, task_kernel.base_kernel.lengthscale = (400 * a) ** 2, 300.0
+        kernel = RBFKernel().double()
+        kernel.lengthscale = 25.0
+        options = {"kernel": kernel, "task_kernel": task_kernel, "noise": 1600 * a**2, "hyperparameters": "fixed"}
+        predictions.append(fit_curves(X, a * (Y - 5000), grid, **options).predict(X[:3]) / a)
+    np.testing.assert_allclose(predictions[1], predictions[0], atol=1e-6 * Y.std())
+
+
+def test_posterior_of_curves_names_its_units():
+    assert "original units" in repr(fit_curves(*curves(20, 8)).posterior_)
+
+
+def test_listed_parameters_of_groups_are_variances_between_them():
+    X, Y, grid = curves(20, 8)
+    model = FunctionGPRegressor(output_basis="kernel", deviations=False).fit(X, Y, grid=grid, groups=np.arange(20) // 4)
+    labels = [row.parameter for row in model.list_parameters()]
+    assert "groups: outputscale" in labels and len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e153, 1e200])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GPRegressor(ScaleKernel(RBFKernel()), random_state=0),
+        lambda: GPRegressor(base_kernel=RBFKernel(), random_state=0),
+        lambda: FunctionGPRegressor(output_basis="kernel", kernel=ScaleKernel(RBFKernel())),
+    ],
+    ids=["kernel", "base_kernel", "curves"],
+)
+def test_kernel_objects_reject_values_whose_squares_are_not_representable(make, size):
+    """At 1e-160 standard deviations were too large by a factor of 1e140; at 1e153 the mean was predicted."""
+    X, Y = curve(20)
+    with pytest.raises(InputError, match=r"largest absolute value of (column 0 of Y|y) must be .* in another unit"):
+        make().fit(X, Y / 1000 * size)

@@ -57,6 +57,12 @@ def test_gram_in_two_dimensions_is_that_of_the_quadrature():
     assert np.allclose(features.derivative(points[:5], (1, 0)), differences, atol=1e-6)
     with pytest.raises(InputError, match="frequencies"):
         RandomFourier(np.zeros((3, 2)))
+    with pytest.raises(InputError, match="frequencies"):
+        RandomFourier(5)
+
+
+def test_random_processes_accept_one_lengthscale():
+    assert len(RandomProcesses(3, 0.2, random_state=0)) == 3
 
 
 def test_closed_forms_are_those_of_the_quadrature():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gp_cases import close, normal
 from gpytorch.kernels import MultitaskKernel, RBFKernel
-from oracles import OUTPUTS, dense, operator_valued, randomise
+from oracles import OUTPUTS, dense, operator_valued, randomize
 from posterior_oracle import DensePosterior, diagonal_parts, noise_matrix
 
 from ovkgp.inference import OperatorValuedGP
@@ -103,20 +103,20 @@ def compare(kernel, p, rank=0):
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_kernel_works_in_gpytorch_exact_gp(name):
-    compare(randomise(operator_valued(name).double(), 1), OUTPUTS[name])
+    compare(randomize(operator_valued(name).double(), 1), OUTPUTS[name])
 
 
 @pytest.mark.parametrize("name, rank", [("decomposable", 1), ("lmc", 2), ("curl_free", 2)])
 def test_id_8_correlated_noise_equals_task_noise_of_multitask_likelihood(name, rank):
-    compare(randomise(operator_valued(name).double(), 1), OUTPUTS[name], rank)
+    compare(randomize(operator_valued(name).double(), 1), OUTPUTS[name], rank)
 
 
 # --- missing outputs: GPyTorch 1.15 masks them in the mean, but not in the variance --------------------------------------
 
 
 def kernels():
-    ours = randomise(DecomposableKernel(RBFKernel(), num_outputs=3, rank=2).double(), 1)
-    theirs = randomise(MultitaskKernel(RBFKernel(), num_tasks=3, rank=2).double(), 1)
+    ours = randomize(DecomposableKernel(RBFKernel(), num_outputs=3, rank=2).double(), 1)
+    theirs = randomize(MultitaskKernel(RBFKernel(), num_tasks=3, rank=2).double(), 1)
     return {"our kernel": ours, "MultitaskKernel": theirs}
 
 

@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from linear_operator.operators import KroneckerProductLinearOperator
-from oracles import curl_free_rbf, dense, gram, randomise, rbf
+from oracles import curl_free_rbf, dense, gram, randomize, rbf
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.features import ORFF, SpectralPair, moment_order, spectral_pair
@@ -45,7 +45,7 @@ def points(*shape, seed=0):
 
 
 def test_bt_24_blocks_are_the_scalar_kernel_times_the_output_matrix():
-    kernel = randomise(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3, rank=2).double(), 0)
+    kernel = randomize(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3, rank=2).double(), 0)
     lengthscale, matrix = kernel.base_kernel.lengthscale[0].detach().numpy(), kernel.output_matrix.detach().numpy()
     x, z = points(4, 2), points(3, 2, seed=1)
     expected = gram(lambda a, b: rbf(a - b, lengthscale) * matrix, x.numpy(), z.numpy())
@@ -231,7 +231,7 @@ def three():
     kernel = IndependentKernel(
         [RBFKernel(ard_num_dims=2), ScaleKernel(MaternKernel(nu=1.5)) + RQKernel(active_dims=[1]), MaternKernel()]
     )
-    return randomise(kernel.double(), 0)
+    return randomize(kernel.double(), 0)
 
 
 def test_independent_kernel_has_diagonal_blocks():
@@ -270,7 +270,7 @@ def test_independent_kernel_with_batch_of_scales(batched):
     """As many scales as outputs: GPyTorch's operator would apply one of them to each output."""
     batch = torch.Size([2])
     inner = IndependentKernel.copies(RBFKernel(batch_shape=batch if batched else torch.Size()), 2)
-    kernel = randomise(ScaleKernel(inner, batch_shape=batch).double(), 1)
+    kernel = randomize(ScaleKernel(inner, batch_shape=batch).double(), 1)
     x = points(3, 2)
     expected = kernel.outputscale.detach().numpy()[:, None, None] * dense(inner, x)
     np.testing.assert_allclose(dense(kernel, x), expected, rtol=1e-12)
@@ -375,7 +375,7 @@ def test_feature_parts_grow_and_resample_with_the_features():
 def test_feature_parts_of_sum_of_separable_kernels():
     """Φ = [φ_1 ⊗ B_1, φ_2 ⊗ B_2]."""
     kernel = DecomposableKernel(RBFKernel(), num_outputs=2) + DecomposableKernel(MaternKernel(), num_outputs=2)
-    orff = ORFF(randomise(kernel.double(), 0), 6, num_dims=2, random_state=0).double()
+    orff = ORFF(randomize(kernel.double(), 0), 6, num_dims=2, random_state=0).double()
     x = points(4, 2)
     roots = [term.output_module.factor().contiguous() for term in kernel.kernels]
     expected = [torch.kron(orff.part(q)(x).to_dense(), root) for q, root in enumerate(roots)]

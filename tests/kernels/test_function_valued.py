@@ -6,7 +6,7 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from linear_operator.operators import KroneckerProductLinearOperator
-from oracles import dense, gram, randomise, rbf
+from oracles import dense, gram, randomize, rbf
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FunctionValuedKernel, components, num_outputs
@@ -51,7 +51,7 @@ def pairs(x, tasks):
 
 def test_bt_31_grid_is_the_product_of_the_two_kernels():
     tasks = torch.tensor([0.0, 0.3, 1.0]).double()
-    kernel = randomise(FunctionValuedKernel(RBFKernel(), RBFKernel(), tasks=tasks).double(), 0)
+    kernel = randomize(FunctionValuedKernel(RBFKernel(), RBFKernel(), tasks=tasks).double(), 0)
     s, t = kernel.input_kernel.lengthscale.item(), kernel.task_kernel.lengthscale.item()
     grid = np.array([[rbf(a - b, t) for b in tasks.numpy()] for a in tasks.numpy()])
     x, z = points(4, 2), points(3, 2, seed=1)
@@ -60,7 +60,7 @@ def test_bt_31_grid_is_the_product_of_the_two_kernels():
 
 
 def test_bt_32_pairs_are_the_product_kernel_on_inputs_and_tasks():
-    kernel = randomise(FunctionValuedKernel(RBFKernel(), RBFKernel()).double(), 0)
+    kernel = randomize(FunctionValuedKernel(RBFKernel(), RBFKernel()).double(), 0)
     s, t = kernel.input_kernel.lengthscale.item(), kernel.task_kernel.lengthscale.item()
     x = points(5, 3)
     expected = gram(lambda a, b: [[rbf(a[:2] - b[:2], s) * rbf(a[2:] - b[2:], t)]], x.numpy(), x.numpy())
@@ -70,7 +70,7 @@ def test_bt_32_pairs_are_the_product_kernel_on_inputs_and_tasks():
 @pytest.mark.parametrize("t", [1, 2])
 def test_grid_and_pairs_have_the_same_covariance(t):
     tasks, x = points(4, t, seed=2), points(3, 2)
-    parts = (randomise(RBFKernel().double(), 1), randomise(MaternKernel(nu=1.5, ard_num_dims=t).double(), 2))
+    parts = (randomize(RBFKernel().double(), 1), randomize(MaternKernel(nu=1.5, ard_num_dims=t).double(), 2))
     on_grid, on_pairs = FunctionValuedKernel(*parts, tasks=tasks), FunctionValuedKernel(*parts)
     np.testing.assert_allclose(dense(on_grid, x), dense(on_pairs, pairs(x, tasks)), rtol=1e-10, atol=1e-13)
 
@@ -78,8 +78,8 @@ def test_grid_and_pairs_have_the_same_covariance(t):
 def test_vector_valued_tasks_are_task_major():
     """Row (i, t, a) is output a of task t at x_i, on a grid and on pairs alike."""
     tasks, x = points(3, 1, seed=2), points(2, 2)
-    inner = randomise(DecomposableKernel(RBFKernel(), num_outputs=2, rank=2).double(), 3)
-    task_kernel = randomise(RBFKernel().double(), 4)
+    inner = randomize(DecomposableKernel(RBFKernel(), num_outputs=2, rank=2).double(), 3)
+    task_kernel = randomize(RBFKernel().double(), 4)
     on_grid = FunctionValuedKernel(inner, task_kernel, tasks=tasks)
     matrix, scalar, grid = inner.output_matrix.detach().numpy(), dense(inner.base_kernel, x), dense(task_kernel, tasks)
     entries = dense(on_grid, x).reshape(2, 3, 2, 2, 3, 2)
@@ -91,7 +91,7 @@ def test_vector_valued_tasks_are_task_major():
 def test_input_kernel_may_be_an_lmc():
     lmc = DecomposableKernel(RBFKernel(), num_outputs=2) + DecomposableKernel(MaternKernel(), num_outputs=2)
     tasks, x = points(3, 1, seed=2), points(4, 2)
-    kernel = FunctionValuedKernel(randomise(lmc.double(), 5), RBFKernel().double(), tasks=tasks)
+    kernel = FunctionValuedKernel(randomize(lmc.double(), 5), RBFKernel().double(), tasks=tasks)
     expected = sum(
         np.kron(np.kron(dense(k, x), dense(kernel.task_kernel, tasks)), m.detach().numpy()) for k, m in components(lmc)
     )
@@ -103,7 +103,7 @@ def test_batches_of_both_kernels_are_broadcast():
     batch = {"batch_shape": torch.Size([2])}
     inner = DecomposableKernel(RBFKernel(**batch), num_outputs=2)
     kernel = FunctionValuedKernel(inner, RBFKernel(**batch), tasks=points(3, seed=2))
-    kernel, x = randomise(kernel.double(), 6), points(4, 2)
+    kernel, x = randomize(kernel.double(), 6), points(4, 2)
     for i in range(2):
         np.testing.assert_allclose(dense(kernel, x)[i], dense(kernel[i], x), rtol=1e-12, atol=1e-14)
 

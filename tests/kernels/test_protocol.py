@@ -20,7 +20,7 @@ from gpytorch.kernels import (
 )
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
-from oracles import OUTPUTS, SEPARABLE, dense, operator_valued, randomise
+from oracles import OUTPUTS, SEPARABLE, dense, operator_valued, randomize
 
 from ovkgp.exceptions import InputError, KernelTypeError
 from ovkgp.kernels import (
@@ -110,7 +110,7 @@ def test_custom_kernel_needs_only_num_outputs_and_forward():
 
 @pytest.mark.parametrize("name", SEPARABLE)
 def test_components_of_a_separable_kernel_sum_to_its_matrix(name):
-    kernel = randomise(operator_valued(name).double(), 1)
+    kernel = randomize(operator_valued(name).double(), 1)
     x, z = points(4, 2), points(3, 2, seed=1)
     assert len(components(kernel)) == SEPARABLE[name]
     np.testing.assert_allclose(sum_of_components(kernel, x, z), dense(kernel, x, z), rtol=1e-12, atol=1e-14)
@@ -125,7 +125,7 @@ def test_components_of_other_kernels_are_none(name):
 def test_components_of_an_lmc_with_nested_scales_sum_to_its_matrix():
     first = DecomposableKernel(RBFKernel(), num_outputs=3, rank=2)
     second = DecomposableKernel(MaternKernel(nu=1.5), num_outputs=3)
-    kernel = randomise((ScaleKernel(ScaleKernel(first) + second) + ScaleKernel(first)).double(), 3)
+    kernel = randomize((ScaleKernel(ScaleKernel(first) + second) + ScaleKernel(first)).double(), 3)
     x, z = points(4, 2), points(3, 2, seed=1)
     assert len(components(kernel)) == 3
     np.testing.assert_allclose(sum_of_components(kernel, x, z), dense(kernel, x, z), rtol=1e-12, atol=1e-14)
@@ -136,7 +136,7 @@ def test_components_of_an_lmc_with_nested_scales_sum_to_its_matrix():
     [MultitaskKernel(RBFKernel(), num_tasks=3, rank=2), LCMKernel([RBFKernel(), RQKernel()], num_tasks=3, rank=1)],
 )
 def test_components_of_gpytorchs_multitask_kernels_sum_to_their_matrix(kernel):
-    kernel = randomise(ScaleKernel(kernel).double(), 4)
+    kernel = randomize(ScaleKernel(kernel).double(), 4)
     x, z = points(4, 2), points(3, 2, seed=1)
     np.testing.assert_allclose(sum_of_components(kernel, x, z), dense(kernel, x, z), rtol=1e-12, atol=1e-14)
 
@@ -155,7 +155,7 @@ def test_components_are_differentiable_in_the_output_scale_and_the_loadings():
 
 
 def test_components_are_batched_like_the_kernel():
-    kernel = randomise(operator_valued("lmc", (2,)).double(), 5)
+    kernel = randomize(operator_valued("lmc", (2,)).double(), 5)
     x = points(4, 2)
     expected = [
         np.stack([np.kron(a, b) for a, b in zip(dense(k, x), m.detach().numpy(), strict=True)])
@@ -169,7 +169,7 @@ def test_components_are_batched_like_the_kernel():
 
 @EVERY
 def test_block_is_the_ij_block_of_the_data_major_matrix(name):
-    kernel, p = randomise(operator_valued(name).double(), 6), OUTPUTS[name]
+    kernel, p = randomize(operator_valued(name).double(), 6), OUTPUTS[name]
     x, z = points(3, 2), points(4, 2, seed=1)
     matrix = dense(kernel, x, z)
     for i, j in [(0, 0), (2, 1), (1, 3)]:
@@ -203,8 +203,8 @@ def test_structure_functions_reject_other_types(function):
 
 @EVERY
 def test_product_with_a_scalar_kernel_multiplies_every_block(name):
-    kernel = randomise(operator_valued(name).double(), 7)
-    scalar = randomise(RQKernel().double(), 8)
+    kernel = randomize(operator_valued(name).double(), 7)
+    scalar = randomize(RQKernel().double(), 8)
     x, z = points(4, 2), points(3, 2, seed=1)
     p = OUTPUTS[name]
     expected = dense(kernel, x, z) * np.kron(dense(scalar, x, z), np.ones((p, p)))
@@ -214,7 +214,7 @@ def test_product_with_a_scalar_kernel_multiplies_every_block(name):
 
 @EVERY
 def test_multiplication_in_both_orders_is_blockwise(name):
-    kernel, scalar = randomise(operator_valued(name).double(), 7), randomise(ScaleKernel(RQKernel()).double(), 8)
+    kernel, scalar = randomize(operator_valued(name).double(), 7), randomize(ScaleKernel(RQKernel()).double(), 8)
     x, z = points(4, 2), points(3, 2, seed=1)
     for inner in (kernel, ScaleKernel(kernel).double()):
         expected = dense(inner, x, z) * np.kron(dense(scalar, x, z), np.ones((OUTPUTS[name],) * 2))
@@ -265,20 +265,20 @@ def test_product_kernel_of_scalar_and_operator_valued_kernels_is_rejected(name, 
 
 
 def batch_of_two(name):
-    kernel = randomise(operator_valued(name, (2,)).double(), 9)
+    kernel = randomize(operator_valued(name, (2,)).double(), 9)
     assert kernel.batch_shape == (2,)
     return kernel
 
 
 @EVERY
 def test_transposed_arguments_transpose_the_matrix(name):
-    kernel, x, z = randomise(operator_valued(name).double(), 10), points(3, 2), points(4, 2, seed=1)
+    kernel, x, z = randomize(operator_valued(name).double(), 10), points(3, 2), points(4, 2, seed=1)
     np.testing.assert_allclose(dense(kernel, x, z), dense(kernel, z, x).T, rtol=1e-12, atol=1e-14)
 
 
 @EVERY
 def test_diagonal_equals_that_of_the_matrix(name):
-    kernel, x, z = randomise(operator_valued(name).double(), 11), points(4, 2), points(4, 2, seed=1)
+    kernel, x, z = randomize(operator_valued(name).double(), 11), points(4, 2), points(4, 2, seed=1)
     for pair in ((x, x), (x, z)):
         np.testing.assert_allclose(
             kernel(*pair, diag=True).detach(), np.diagonal(dense(kernel, *pair)), rtol=1e-10, atol=1e-13
@@ -328,7 +328,7 @@ def test_batched_kernel_takes_unbatched_inputs(name):
 
 @OURS
 def test_expanding_the_batch_repeats_the_kernel(name):
-    kernel, x = randomise(operator_valued(name).double(), 12), points(4, 2)
+    kernel, x = randomize(operator_valued(name).double(), 12), points(4, 2)
     expanded = kernel.expand_batch(torch.Size([3]))
     assert expanded.batch_shape == (3,)
     expected = np.broadcast_to(dense(kernel, x), (3, *dense(kernel, x).shape))
@@ -345,8 +345,8 @@ NESTED = [
 @pytest.mark.parametrize("make", [lambda k: DecomposableKernel(k, num_outputs=2), CurlFreeKernel])
 def test_nested_base_kernels_can_be_indexed_and_expanded(base, make):
     x = points(3, 2)
-    batch = randomise(make(base(batch_shape=torch.Size([2]))).double(), 19)
-    expanded = randomise(make(base()).double(), 20).expand_batch(2)
+    batch = randomize(make(base(batch_shape=torch.Size([2]))).double(), 19)
+    expanded = randomize(make(base()).double(), 20).expand_batch(2)
     for kernel in (batch, expanded):
         np.testing.assert_allclose(dense(kernel[1], x), dense(kernel, x)[1], rtol=1e-12, atol=1e-14)
         assert len(list(kernel[1].parameters())) == len(list(kernel.parameters()))
@@ -361,17 +361,17 @@ def test_batch_of_inputs_can_be_indexed_before_evaluation(base):
 @EVERY
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))])
 def test_copies_and_pickles_are_equal_and_independent(name, duplicate):
-    kernel, x = randomise(operator_valued(name).double(), 13), points(4, 2)
+    kernel, x = randomize(operator_valued(name).double(), 13), points(4, 2)
     before, twin = dense(kernel, x), duplicate(kernel)
     np.testing.assert_array_equal(dense(twin, x), before)
-    randomise(twin, 14)
+    randomize(twin, 14)
     np.testing.assert_array_equal(dense(kernel, x), before)
     assert not np.allclose(dense(twin, x), before)
 
 
 @EVERY
 def test_state_dict_restores_a_kernel(name):
-    kernel, x = randomise(operator_valued(name).double(), 15), points(4, 2)
+    kernel, x = randomize(operator_valued(name).double(), 15), points(4, 2)
     twin = operator_valued(name).double()
     twin.load_state_dict(kernel.state_dict())
     np.testing.assert_array_equal(dense(twin, x), dense(kernel, x))
@@ -388,7 +388,7 @@ def test_kernel_has_default_dtype_and_follows_conversions(name):
 @EVERY
 def test_priors_and_constraints_of_base_kernels_are_kept(name):
     base = {"lengthscale_prior": GammaPrior(2.0, 1.0), "lengthscale_constraint": GreaterThan(0.7)}
-    kernel = randomise(operator_valued(name, **base), 16)
+    kernel = randomize(operator_valued(name, **base), 16)
     priors = list(kernel.named_priors())
     assert priors and all(prior.log_prob(closure(module)).isfinite().all() for _, module, prior, closure, _ in priors)
     assert all(m.lengthscale.min() > 0.7 for m in kernel.sub_kernels() if m.has_lengthscale)
@@ -396,7 +396,7 @@ def test_priors_and_constraints_of_base_kernels_are_kept(name):
 
 @EVERY
 def test_every_hyperparameter_has_a_finite_nonzero_gradient_even_at_coincident_points(name):
-    kernel = randomise(operator_valued(name).double(), 17)
+    kernel = randomize(operator_valued(name).double(), 17)
     x = points(4, 2)
     x = torch.cat([x, x[:2]])
     matrix = kernel(x).to_dense()
@@ -417,7 +417,7 @@ class _Dense(torch.nn.Module):
 
 @EVERY
 def test_hyperparameter_gradients_match_finite_differences(name):
-    kernel = randomise(operator_valued(name).double(), 18)
+    kernel = randomize(operator_valued(name).double(), 18)
     x = points(3, 2)
     module = _Dense(kernel, torch.cat([x, x[:1]]))  # one pair of coincident points
     labels = [label for label, _ in module.named_parameters()]

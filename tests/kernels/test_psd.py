@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import OUTPUTS, SMOOTH_BASES, STATIONARY, dense, operator_valued, randomise, smooth_base
+from oracles import OUTPUTS, SMOOTH_BASES, STATIONARY, dense, operator_valued, randomize, smooth_base
 
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel
 
@@ -22,7 +22,7 @@ def points(n, seed, scale, d=2):
 
 
 def case(name, seed, scale, n=5):
-    return randomise(operator_valued(name).double(), seed), points(n, seed + 1, scale)
+    return randomize(operator_valued(name).double(), seed), points(n, seed + 1, scale)
 
 
 def smallest_over_largest(matrix):
@@ -49,7 +49,7 @@ def test_bt_19_matrix_is_symmetric_and_positive_semidefinite(name, seed, scale):
 @settings(max_examples=5, deadline=None)
 @given(seed=seeds, scale=scales)
 def test_bt_19_fields_over_every_base_kernel(make, base, seed, scale):
-    kernel = randomise(make(smooth_base(base, 3)).double(), seed)
+    kernel = randomize(make(smooth_base(base, 3)).double(), seed)
     assert smallest_over_largest(dense(kernel, points(5, seed + 1, scale, d=3))) >= -1e-8
 
 

@@ -45,13 +45,13 @@ def test_kernel_rule_error_bounds_functions_of_the_unit_ball():
     rule = kernel_rule(gaussian_gram(nodes, 0.3), *gaussian_embedding(nodes, 0.3))
     rng = torch.Generator().manual_seed(0)
     for _ in range(50):
-        centres = torch.rand(6, generator=rng, dtype=torch.float64)
-        gram = gaussian_gram(centres, 0.3)
+        centers = torch.rand(6, generator=rng, dtype=torch.float64)
+        gram = gaussian_gram(centers, 0.3)
         a = torch.randn(6, generator=rng, dtype=torch.float64)
         a = a / (a @ gram @ a).sqrt()
 
-        def f(t, a=a, centres=centres):
-            return torch.exp(-((t[:, None] - centres) ** 2) / 0.18) @ a
+        def f(t, a=a, centers=centers):
+            return torch.exp(-((t[:, None] - centers) ** 2) / 0.18) @ a
 
         assert abs(fine.integral(f(fine.nodes)) - rule.weights @ f(nodes)).item() <= rule.error * (1 + 1e-9)
 

@@ -308,3 +308,31 @@ def test_distribution_scorers_need_a_distribution_of_curves():
     for name in ("neg_pinball_loss", "neg_energy_score"):
         with pytest.raises(OptionError, match="predictive distribution"):
             metrics.scorers[name](model, X, np.sin(X + np.linspace(0, 1, 4)))
+
+
+@pytest.mark.parametrize("name", metrics.scorers)
+@pytest.mark.parametrize("unit", ["ns", "s"])
+def test_scorers_read_dates_in_days_as_fit_does(name, unit):
+    """Ticks since 1970 were compared with predictions in days, and NaT was -9.2e18."""
+    X, Y = rows(30)
+    days = Y[:, 0].round(3)
+    dates = np.datetime64("2020-03-01", "ms") + (days * 86_400_000).round().astype("timedelta64[ms]")
+    dates = np.where(np.isnan(days), np.datetime64("NaT", "ms"), dates).astype(f"datetime64[{unit}]")
+    model = ovkgp.GPRegressor("independent", random_state=0).fit(X, dates)
+    numbers = model._outputs(dates, None)[:, 0]
+    expected = ovkgp.GPRegressor("independent", random_state=0).fit(X, numbers)
+    score = metrics.scorers[name]
+    assert score(model, X, dates) == pytest.approx(score(expected, X, numbers), rel=1e-6)
+    with pytest.raises(InputError, match="must hold dates"):
+        score(model, X, numbers)
+
+
+def test_scores_reject_dates():
+    dates = np.array(["2020-01-01", "NaT"], "datetime64[D]")
+    for function in (metrics.r2_score, metrics.root_mean_squared_error, metrics.normalized_rmse):
+        with pytest.raises(InputError, match=r"Y must be an array of numbers: datetime64\[D\] has no unit"):
+            function(dates, np.zeros(2))
+    with pytest.raises(InputError, match="timedelta64"):
+        metrics.crps_from_draws(np.zeros(2), np.zeros((2, 3), "timedelta64[s]"))
+    with pytest.raises(InputError, match="values must be an array of numbers"):
+        metrics.median_and_mad(dates)

@@ -26,6 +26,8 @@ NAMES = (
     "mixed_outputs",
     "multitask",
     "multitask_lmc",
+    "outlier_forest",
+    "outliers",
     "quantiles",
     "robust",
     "style_transfer",
@@ -244,6 +246,16 @@ def test_level_sets_exclude_requested_fraction(file):
     for nu in (0.1, 0.5):
         assert abs((model.predict(fresh, nu) == -1).mean() - nu) < 0.08
     assert model.level_score([[9.0, 9.0]]) == 0
+    assert is_restored(model, file, fresh[:20])
+
+
+@pytest.mark.parametrize("name", ["outliers", "outlier_forest"])
+def test_detectors_flag_the_requested_fraction_and_distant_rows(file, name):
+    rng = np.random.default_rng(0)
+    rows, fresh = rng.normal(size=(300, 2)), rng.normal(size=(2000, 2))
+    model = load_recipe(name).with_options(alpha=0.1).fit(rows, None)
+    assert 0.06 < (model.predict(fresh) == -1).mean() < 0.14
+    assert model.predict([[9.0, 9.0]]) == -1 and model.level_score([[9.0, 9.0]]) <= 0.05
     assert is_restored(model, file, fresh[:20])
 
 

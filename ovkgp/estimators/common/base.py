@@ -403,9 +403,9 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         >>> model.log_density([[1.0], [2.0]], [[0.8, 0.5], [0.9, float("nan")]]).shape
         (2,)
         """
-        X, Y = self.check_rows(X, Y)
+        given, (X, Y) = X, self.check_rows(X, Y)
         if not joint:
-            return self._flat(self.predictive(X).log_density(Y))
+            return self._flat(self.predictive(given).log_density(Y))
         found = self.posterior_.joint_log_density(self.scaling_.inputs(X), self.scaling_.outputs(Y)).numpy()
         return found - np.isfinite(Y) @ np.log(self.scaling_.output_scale)
 
@@ -462,27 +462,28 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
 
-    def residuals(self, X=None, Y=None, random_state=None) -> Residuals:
+    def normal_residuals(self, X=None, Y=None, random_state=None) -> Residuals:
         """Return whitened residuals of training rows, or of the joint prediction of held-out rows.
 
         Rows X, Y that are the stored training rows, in any order, are treated as such.
         """
         if self.likelihood_ is not None:
-            return super().residuals(X, Y, random_state)
+            return super().normal_residuals(X, Y, random_state)
         rng, stored = np.random.default_rng(as_seed(random_state)), self.training_data()
         if X is None and Y is None:
             if stored is None:
                 raise OptionError("The model stores no training rows. Pass rows X and Y that were held out of the fit.")
             return whiten_training_rows(self, stored[0], self.training_observations(), rng)
-        X, Y = self.check_rows(X, Y)
-        is_training = np.zeros(len(X), dtype=bool) if stored is None else match_rows(X, Y, stored) >= 0
+        inputs, outputs = self.check_rows(X, Y)
+        is_training = np.zeros(len(inputs), dtype=bool) if stored is None else match_rows(inputs, outputs, stored) >= 0
+        is_training[~np.isfinite(outputs).any(1)] = is_training.any()  # rows without observations are not stored
         if is_training.all():
-            return whiten_training_rows(self, X, self._given_observations(X, Y), rng)
+            return whiten_training_rows(self, inputs, self._given_observations(X, Y), rng)
         if is_training.any():
             raise InputError(
-                f"{is_training.sum()} of the {len(X)} rows are training rows. Pass only held-out rows, or omit X and Y."
+                f"{is_training.sum()} of the {len(inputs)} rows are training rows. Pass only held-out rows, or omit X and Y."
             )
-        return whiten_new_rows(self, X, Y, rng)
+        return whiten_new_rows(self, inputs, outputs, rng)
 
     def _given_observations(self, X, Y) -> Observations:
         """Return given training rows in standardized units, with the known noise of the stored rows if there is any."""

@@ -173,8 +173,10 @@ def describe_options(options: dict[str, Any]) -> dict[str, str | None]:
     if base is not None or isinstance(kernel, Kernel):
         name = f"an object of class {type(kernel).__name__}" if base is None else f"{base.title} ({base.description})"
         facts["Kernel of the inputs"] = name
-    if (number := options.get("num_frequencies", "auto")) != "auto":
-        facts["Approximation"] = EXACT_KERNEL if number is None else _count_frequencies(number)
+    number, approximation = options.get("num_frequencies", "auto"), options.get("approximation", "orff")
+    if number != "auto":
+        is_exact = number is None or approximation == "exact"
+        facts["Approximation"] = EXACT_KERNEL if is_exact else _count_features(number, approximation)
     return facts
 
 
@@ -277,13 +279,14 @@ def _describe_approximation(estimator) -> str:
     if kind == "variational":
         return f"variational, {pluralize(len(estimator.gp_.features.points), 'inducing point')}"
     number = num_features(estimator.num_frequencies, kind)
-    features = _count_frequencies(number) if kind == "orff" else pluralize(number, "landmark")
     floor = "; the variance is bounded from below far from the data" if estimator.variance == "guarded" else ""
-    return f"{features}{floor}"
+    return f"{_count_features(number, kind)}{floor}"
 
 
-def _count_frequencies(number: int) -> str:
-    return pluralize(number, "random frequency", "random frequencies")
+def _count_features(number: int, approximation: str) -> str:
+    if approximation == "orff":
+        return pluralize(number, "random frequency", "random frequencies")
+    return pluralize(number, "landmark")
 
 
 def _describe_candidates(estimator) -> str | None:

@@ -169,7 +169,7 @@ class Estimator(SavableMixin, BaseEstimator):
             f"{self.class_name} has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
         )
 
-    def residuals(self, X=None, Y=None, random_state=None) -> Residuals:
+    def normal_residuals(self, X=None, Y=None, random_state=None) -> Residuals:
         """Return residuals that are independent standard normal if the model is right, at new or at the stored training rows.
 
         Those of Gaussian models are whitened; others are normal scores of single entries.

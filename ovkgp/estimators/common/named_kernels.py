@@ -18,7 +18,7 @@ from ovkgp.exceptions import FitWarning, InputError, KernelTypeError, OptionErro
 from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
 from ovkgp.inference.model.observations import Observations, as_floating
 from ovkgp.inference.model.row_sample import choose_landmarks
-from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, fits_state_space
 from ovkgp.inference.training.kernel_parameters import output_covariance, row_distances
 from ovkgp.kernels import (
     CurlFreeKernel,
@@ -227,10 +227,14 @@ def num_features(num_frequencies: int | str, approximation: str) -> int:
     return NUM_FEATURES[approximation] if num_frequencies == "auto" else num_frequencies
 
 
-def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, noise: np.ndarray | None) -> str:
-    """Return the requested approximation, or the one that the size of Y (n, p) suggests."""
+def choose_approximation(
+    approximation: str, kernel: Kernel, num_inputs: int, Y: np.ndarray, noise: np.ndarray | None
+) -> str:
+    """Return the requested approximation, or the one that the kernel and the size of Y (n, p) suggest."""
     if approximation != "auto":
         return approximation
+    if fits_state_space(kernel, num_inputs, len(Y)):
+        return "exact"
     observed = np.isfinite(Y)
     is_complete = bool(observed.all()) and noise is None
     if observed.sum() <= MAX_DENSE_ENTRIES or (

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.criticism.calibration import Coverage
+from ovkgp.criticism.sample_tests.samples import center_gram
 from ovkgp.estimators.common.named_kernels import SEPARABLE_LIMIT, name_structure, num_features
 from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, values_in_units
 from ovkgp.inference.likelihoods import Likelihood, PerOutput
@@ -20,6 +22,7 @@ from ovkgp.inference.sampling.arviz_data import factorization_cost
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.inference.stacking.stack import StackPosterior
 from ovkgp.inference.training.log_posterior import named_values, short_name
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 MIN_OBSERVATIONS_PER_OUTPUT = 10  # outputs with fewer observations get a note
 MAX_CORRELATED_OUTPUTS = 6  # correlations between more outputs are not listed
@@ -27,6 +30,8 @@ MAX_MATRIX_OUTPUTS = 30  # output matrices of more outputs are not listed
 MAX_LISTED_NAMES = 12  # of more columns or classes, the first are listed
 MAX_SUMMARY_COST = 1e9  # elementary operations for the predictions of held-out rows in a summary: about a second
 INTERVAL_LEVEL = 0.9  # level of the intervals whose coverage a summary reports
+MAX_SPECTRUM_ENTRIES = 1000  # of more entries, a summary does not compute the eigenvalues of the prior covariance
+EXPLAINED_FRACTION = 0.95  # of the prior covariance, for which a summary counts components
 MAX_SUMMARY_ROWS = 60  # rows of the table of hyperparameters in a summary
 
 VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "slope std", "constant": "constant std"}
@@ -283,8 +288,10 @@ def summarize(estimator, problems: Sequence[str] = ()) -> Summary:
         about["averaged"] = (
             f"over {pluralize(len(estimator.posterior_), 'draw')} of the hyperparameters around their mode"
         )
-    if (held_out := _describe_held_out_rows(estimator)) is not None:
-        about["held-out"] = held_out
+    if _can_hold_out(estimator):
+        about["held-out"] = _describe_held_out_rows(estimator)
+        if (complexity := _describe_complexity(estimator)) is not None:
+            about["complexity"] = complexity
     width = max(map(len, about)) + 3
     lines += [f"  {name:<{width}}{text}" for name, text in about.items()]
     of_first = f" of the candidate {next(iter(estimator.candidates_))} at its mode" if is_mixture else ""
@@ -397,17 +404,45 @@ def _listed(items: Iterable[str]) -> str:
     return ", ".join(items if len(items) <= MAX_LISTED_NAMES else [*items[:MAX_LISTED_NAMES], "…"])
 
 
-def _describe_held_out_rows(estimator) -> str | None:
-    """Describe how well each stored row is predicted from all others; None if that is impossible or expensive."""
+def _can_hold_out(estimator) -> bool:
+    """Return whether stored rows can be predicted from all others in about a second."""
     if not estimator.has_leave_one_out:
-        return None
+        return False
     data = estimator.training_observations()
     num_models = len(estimator.posterior_) if estimator.averages_draws else 1
-    if (
-        data.num_rows < 2
-        or num_models * factorization_cost(estimator.gp_, data.X, data.Y, data.noise) > MAX_SUMMARY_COST
-    ):
+    cost = num_models * factorization_cost(estimator.gp_, data.X, data.Y, data.noise)
+    return data.num_rows > 1 and cost <= MAX_SUMMARY_COST
+
+
+def _describe_complexity(estimator) -> str | None:
+    """Describe tr K(K + N)⁻¹, and the number of components of a parsimonious covariance of the entries (KT-35, 38).
+
+    None if the noise is correlated or differs between rows.
+    """
+    gp, data = estimator.gp_, estimator.training_observations()
+    noise = gp.noise.detach()
+    if data.noise is not None or noise.dim() == 2:
         return None
+    std = gp.leave_one_out(data.X, data.Y).std
+    freedom, count = float((1 - noise / std.square()).nansum()), int(data.observed.sum())
+    text = f"the mean has {freedom:.3g} degrees of freedom for {pluralize(count, 'entry', 'entries')}"
+    if count > MAX_SPECTRUM_ENTRIES:
+        return text
+    mask = data.observed.reshape(-1)
+    gram = to_dense(evaluate_kernel(gp.kernel, data.X))[mask][:, mask].detach().numpy()
+    number = count_components(center_gram(gram), EXPLAINED_FRACTION)
+    components = pluralize(number, "component has", "components have")
+    return f"{text}; {components} {100 * EXPLAINED_FRACTION:g} % of their prior covariance"
+
+
+def count_components(gram: np.ndarray, fraction: float) -> int:
+    """Return the smallest number of eigenvalues that have a fraction of the trace of a Gram matrix (n, n)."""
+    shares = np.cumsum(np.linalg.eigvalsh(gram)[::-1].clip(0))
+    return int(np.searchsorted(shares, fraction * shares[-1]) + 1)
+
+
+def _describe_held_out_rows(estimator) -> str:
+    """Describe how well each stored row is predicted from all others."""
     found = estimator.leave_one_out_entries()
     error, centered = np.nansum((found.Y - found.mean) ** 2, 0), found.Y - np.nanmean(found.Y, 0)
     total = np.nansum(centered**2, 0)

@@ -113,6 +113,14 @@ def as_inputs(estimator, X: np.ndarray) -> np.ndarray | pd.DataFrame:
     return pd.DataFrame(X, columns=names)
 
 
+def as_outputs(estimator, Y: np.ndarray) -> np.ndarray | pd.DataFrame:
+    """Return outputs (m, p) with dates and durations instead of days if the estimator was fitted to them."""
+    times = getattr(estimator, "output_times_", None)
+    if times is None or not isinstance(Y, np.ndarray):
+        return Y
+    return pd.DataFrame(dict(enumerate(from_days(Y, times)))).set_axis(estimator.output_names_, axis=1)
+
+
 def select_rows(X, rows: np.ndarray):
     """Return the rows with these indices (k,) of a table, an array or functional data."""
     return getattr(X, "iloc", X)[rows]
@@ -157,13 +165,13 @@ def check_observed(counts: np.ndarray, names: Sequence[str] | None) -> None:
         raise InputError(f"Y has no observed values for output {column!r}. Drop the column or add observations.")
 
 
-def check_size(parts: Sequence[np.ndarray], name: str) -> None:
-    """Check that squares of values neither overflow nor underflow, for models whose losses are in units of the data."""
+def check_size(parts: Sequence[np.ndarray], name: str, limit: float = MAX_SIZE) -> None:
+    """Check that squares of values neither overflow nor underflow, for models whose losses or kernels are in units of the data."""
     largest = max(float(np.nanmax(np.abs(values), initial=0.0)) for values in parts)
-    if largest > MAX_SIZE or 0 < largest < 1 / MAX_SIZE:
-        bound = f"at most {MAX_SIZE:g}" if largest > 1 else f"at least {1 / MAX_SIZE:g}"
+    if largest > limit or 0 < largest < 1 / limit:
+        bound = f"at most {limit:g}" if largest > 1 else f"at least {1 / limit:g}"
         raise InputError(
-            f"The largest absolute value of {name} must be {bound}, got {largest:.3g}, since squares of it are not representable. Measure {name} in another unit."
+            f"The largest absolute value of {name} must be {bound}, got {largest:.3g}, since powers of it are not representable. Measure {name} in another unit."
         )
 
 

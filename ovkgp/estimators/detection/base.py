@@ -12,22 +12,23 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.estimator import Estimator
-from ovkgp.estimators.common.options import FRACTION, RANDOM_STATE, restore_on_error
+from ovkgp.estimators.common.options import FRACTION
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
+from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter, Summary, format_hyperparameters, pluralize
 from ovkgp.estimators.common.validation import input_table, warn_about_distant_rows
 from ovkgp.exceptions import InputError
 from ovkgp.inference.model.row_sample import draw_folds
 
 DETECTOR_ATTRIBUTES = ("n_features_in_", "scaling_", "offset_", "held_out_scores_", "num_rows_", "_rows", "_seed")
 """Fitted attributes of all detectors that a model file holds."""
+MAX_LISTED_ROWS = 12  # of more outliers among the training rows, a summary lists the first
 
 
 class OutlierDetector(OutlierMixin, Estimator):
     """Detector of outliers with a score of each point, which is larger for more typical points.
 
-    A subclass has `_fit_rows`, which fits to scaled rows, and `_score`, the scores of scaled points.
+    The `fit` of a subclass calls `enter_rows` and sets `held_out_scores_` and `offset_`; `_score` returns the scores of scaled points.
     """
 
     kind = "none"
@@ -38,64 +39,11 @@ class OutlierDetector(OutlierMixin, Estimator):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "alpha": [FRACTION],
         "scale_inputs": ["boolean"],
-        "random_state": RANDOM_STATE,
     }
-
-    def fit(self, X, y=None):
-        """Fit the detector.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Typical rows, of which a few may be outliers. At least two must be distinct.
-        y : None, default=None
-            Ignored.
-
-        Returns
-        -------
-        self : estimator
-            Fitted estimator.
-        """
-        with restore_on_error(self):
-            X = input_table(self, X, reset=True)
-            if len(X) < 2:
-                raise InputError(f"X must have at least 2 rows, got n_samples = {len(X)}.")
-            self.check_options()
-            self._seed = as_seed(getattr(self, "random_state", 0))
-            scale = self.scale_inputs and not isinstance(getattr(self, "kernel", None), Kernel)
-            if scale:
-                warn_about_distant_rows(X, self.input_labels())
-            self.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
-            self._rows, self.num_rows_ = self.scaling_.inputs(X).numpy(), len(X)
-            if (self._rows == self._rows[0]).all():
-                raise InputError("X must have at least 2 distinct rows, but all rows are equal.")
-            self._fit_rows(self._rows)
-            self.held_out_scores_ = self._score_training_rows()
-            self.offset_ = self._offset()
-        return self
-
-    @abstractmethod
-    def _fit_rows(self, rows: np.ndarray) -> None:
-        """Fit to scaled rows (n, d)."""
 
     @abstractmethod
     def _score(self, points: np.ndarray) -> np.ndarray:
         """Return the scores (m,) of scaled points (m, d)."""
-
-    def _score_training_rows(self) -> np.ndarray:
-        """Return the score (n,) of each training row by a fit to the other four of five random folds."""
-        folds, scores = draw_folds(len(self._rows)), np.empty(len(self._rows))
-        for fold in range(folds.max() + 1):
-            held_out = folds == fold
-            other = type(self)(**self.get_params(deep=False))
-            other.scaling_, other._seed = self.scaling_, self._seed
-            other._fit_rows(self._rows[~held_out])
-            scores[held_out] = other._score(self._rows[held_out])
-        return scores
-
-    def _offset(self) -> float:
-        """Return the score below which points are outliers: the ⌈αn⌉-th smallest of the held-out ones."""
-        return float(np.quantile(self.held_out_scores_, self.alpha, method="inverted_cdf"))
 
     def score_samples(self, X) -> np.ndarray:
         """Return the score of each row; larger for more typical points.
@@ -174,6 +122,22 @@ class OutlierDetector(OutlierMixin, Estimator):
         check_is_fitted(self)
         return self._rows * self.scaling_.input_scale + self.scaling_.input_offset, None
 
+    def summary(self) -> Summary:
+        """Return a text with the rows, those that are outliers given the others, the threshold and the parameters.
+
+        Returns
+        -------
+        Summary
+            Text, also as rows of a table.
+        """
+        found = super().summary()
+        flagged = np.flatnonzero(self.held_out_scores_ < self.offset_)
+        listed = ", ".join(map(str, flagged[:MAX_LISTED_ROWS])) + ", …" * (len(flagged) > MAX_LISTED_ROWS)
+        rows = f"rows       {self.num_rows_}; {pluralize(len(flagged), 'outlier')} among them" + f": {listed}" * bool(
+            listed
+        )
+        return Summary("\n".join([found, rows, *format_hyperparameters(self.list_parameters())]))
+
     def list_parameters(self) -> list[Hyperparameter]:
         """List the level, the threshold and the lengthscales in original units."""
         lengthscale = getattr(getattr(self, "kernel_", None), "lengthscale", None)
@@ -182,3 +146,33 @@ class OutlierDetector(OutlierMixin, Estimator):
         values = np.broadcast_to(lengthscale.detach().numpy().reshape(-1), self.n_features_in_)
         pairs = zip(values * self.scaling_.input_scale, ColumnNames.of(self).inputs, strict=True)
         return [*super().list_parameters(), *(Hyperparameter.of("lengthscale", value, name) for value, name in pairs)]
+
+
+def enter_rows(detector, X) -> np.ndarray:
+    """Check the options of a detector and the rows X; set their number, scaling and the seed, and return scaled rows (n, d)."""
+    X = input_table(detector, X, reset=True)
+    if len(X) < 2:
+        raise InputError(f"X must have at least 2 rows, got n_samples = {len(X)}.")
+    detector.check_options()
+    detector._seed = as_seed(getattr(detector, "random_state", 0))
+    scale = detector.scale_inputs and not isinstance(getattr(detector, "kernel", None), Kernel)
+    if scale:
+        warn_about_distant_rows(X, detector.input_labels())
+    detector.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
+    detector._rows, detector.num_rows_ = detector.scaling_.inputs(X).numpy(), len(X)
+    if (detector._rows == detector._rows[0]).all():
+        raise InputError("X must have at least 2 distinct rows, but all rows are equal.")
+    return detector._rows
+
+
+def set_threshold(detector, rows: np.ndarray) -> None:
+    """Score each of the scaled rows (n, d) by a fit to the other four of five random folds; the threshold is the ⌈αn⌉-th smallest."""
+    folds, scores = draw_folds(len(rows)), np.empty(len(rows))
+    for fold in range(folds.max() + 1):
+        held_out = folds == fold
+        other = type(detector)(**detector.get_params(deep=False))
+        other._seed = detector._seed
+        other._fit_rows(rows[~held_out])
+        scores[held_out] = other._score(rows[held_out])
+    detector.held_out_scores_ = scores
+    detector.offset_ = float(np.quantile(scores, detector.alpha, method="inverted_cdf"))

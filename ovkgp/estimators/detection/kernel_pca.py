@@ -11,9 +11,9 @@ from scipy.linalg import eigh
 
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import BASE_KERNEL
-from ovkgp.estimators.common.options import integer
+from ovkgp.estimators.common.options import integer, restore_on_error
 from ovkgp.estimators.common.task_options import LOCAL_LENGTHSCALE, task_kernel
-from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector
+from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector, enter_rows, set_threshold
 from ovkgp.estimators.detection.columns import split_rows
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.kernels.evaluation import evaluate_kernel
@@ -101,7 +101,29 @@ class KernelPCADetector(OutlierDetector):
         self.num_components = num_components
         self.scale_inputs = scale_inputs
 
+    def fit(self, X, y=None) -> KernelPCADetector:
+        """Fit the detector.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Typical rows, of which a few may be outliers. At least two must be distinct.
+        y : None, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : KernelPCADetector
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            rows = enter_rows(self, X)
+            self._fit_rows(rows)
+            set_threshold(self, rows)
+        return self
+
     def _fit_rows(self, rows: np.ndarray) -> None:
+        """Fit to scaled rows (n, d)."""
         n, points = len(rows), torch.from_numpy(rows)
         self.kernel_, self._model_rows = task_kernel(self.kernel, self.lengthscale, points), rows
         gram = to_dense(evaluate_kernel(self.kernel_, points)).numpy()

@@ -9,8 +9,9 @@ import numpy as np
 from scipy.special import digamma
 
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.options import POSITIVE, integer, one_of
-from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector
+from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, integer, one_of, restore_on_error
+from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
+from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector, enter_rows, set_threshold
 from ovkgp.estimators.detection.one_class_trees import CRITERIA, Forest, TreeOptions, grow_forest
 from ovkgp.estimators.storage.storage import storable
 
@@ -41,7 +42,9 @@ class OneClassForest(OutlierDetector):
     leaf_score : {"depth", "density", "cell_density"}, default="depth"
         Score of a point. "depth" is −2^(−mean of depth/c(n)), as in `IsolationForest`; "density" the mean over trees of the rows
         per volume of the leaf, a step-wise density; "cell_density" the rows of all leaves over their volumes (BT-120).
-        Volumes are relative to the box of the training rows; a density is 0 outside the box of a tree.
+        Volumes are relative to the box of the training rows, and a tree has density 0 outside its box. Points where all
+        trees have density 0 are ordered by "depth", whose scores are negative. Densities are larger at training rows than
+        at new ones, less so with a `min_samples_split` of 20 or more.
     max_samples : int or "auto", default="auto"
         Rows per tree, at most n. "auto" is 20 % of n, but at least 100.
     max_features_tree : int or "auto", default="auto"
@@ -109,6 +112,7 @@ class OneClassForest(OutlierDetector):
         "max_features_node": [integer()],
         "max_depth": [integer(1, 60), one_of("auto")],
         "min_samples_split": [integer(2)],
+        "random_state": RANDOM_STATE,
     }
 
     def __init__(
@@ -139,7 +143,29 @@ class OneClassForest(OutlierDetector):
         self.scale_inputs = scale_inputs
         self.random_state = random_state
 
+    def fit(self, X, y=None) -> OneClassForest:
+        """Fit the detector.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Typical rows, of which a few may be outliers. At least two must be distinct.
+        y : None, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : OneClassForest
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            rows = enter_rows(self, X)
+            self._fit_rows(rows)
+            set_threshold(self, rows)
+        return self
+
     def _fit_rows(self, rows: np.ndarray) -> None:
+        """Fit to scaled rows (n, d)."""
         (n, d), rng = rows.shape, np.random.default_rng(self._seed)
         self.max_samples_ = min(n, max(100, round(0.2 * n)) if self.max_samples == "auto" else self.max_samples)
         options = TreeOptions(
@@ -155,6 +181,11 @@ class OneClassForest(OutlierDetector):
         total = self._forest.importances.sum()
         self.feature_importances_ = self._forest.importances / (total if total > 0 else 1.0)
 
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List the level, the threshold, γ, the rows per tree and the importances of the inputs."""
+        pairs = zip(self.feature_importances_, ColumnNames.of(self).inputs, strict=True)
+        return [*super().list_parameters(), *(Hyperparameter.of("importance", value, name) for value, name in pairs)]
+
     def _score(self, points: np.ndarray) -> np.ndarray:
         parts = np.array_split(points, max(1, -(-len(points) * self.num_trees // CHUNK_LEAVES)))
         return np.concatenate([score_points(self._forest, part, self.leaf_score, self.max_samples_) for part in parts])
@@ -164,14 +195,16 @@ def score_points(forest: Forest, points: np.ndarray, score: str, num_samples: in
     """Return the scores (m,) of points (m, d); larger for more typical points (BT-119, 120)."""
     leaves = forest.find_leaves(points)
     counts = forest.count[leaves]
+    depths = forest.depth[leaves] + mean_depth(counts)
+    by_depth = -np.exp2(-depths.mean(1) / mean_depth(np.array(num_samples)))
     if score == "depth":
-        depths = forest.depth[leaves] + mean_depth(counts)
-        return -np.exp2(-depths.mean(1) / mean_depth(np.array(num_samples)))
-    is_inside = forest.is_inside(points)
-    log_volume = forest.log_volume[leaves]
+        return by_depth
+    inside, log_volume = np.where(forest.is_inside(points), counts, 0), forest.log_volume[leaves]
     if score == "density":
-        return np.where(is_inside, counts * np.exp(-log_volume), 0.0).mean(1)
-    return np.where(is_inside, counts, 0).sum(1) / np.exp(log_volume).sum(1)
+        density = (inside * np.exp(-log_volume)).mean(1)
+    else:
+        density = inside.sum(1) / np.exp(log_volume).sum(1)
+    return np.where(density > 0, density, by_depth)
 
 
 def mean_depth(n: np.ndarray) -> np.ndarray:

@@ -10,9 +10,9 @@ from gpytorch.kernels import Kernel
 
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import BASE_KERNEL, median_distance, random_features
-from ovkgp.estimators.common.options import POSITIVE, POSITIVES, integer, one_of
+from ovkgp.estimators.common.options import POSITIVE, POSITIVES, RANDOM_STATE, integer, one_of, restore_on_error
 from ovkgp.estimators.common.task_options import LENGTHSCALE_RATIOS, task_kernel
-from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector
+from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector, enter_rows
 from ovkgp.estimators.detection.columns import CHUNK_ENTRIES, ExactColumns, LowRankColumns
 from ovkgp.estimators.detection.projection_selection import chi_square_values, choose_projection
 from ovkgp.estimators.storage.storage import storable
@@ -55,7 +55,8 @@ class RandomProjectionDetector(OutlierDetector):
         Whether s_i² excludes row i. If False, it is the mean over all rows, as in the tables of the thesis, and the fraction
         of flagged rows grows as the lengthscale decreases.
     approximation : {"exact", "nystrom", "orff"}, default="exact"
-        Whether to replace the kernel matrix by a low-rank one, from landmarks or random features (KT-59).
+        Whether to replace the kernel matrix by a low-rank one, from landmarks or random features (KT-59). Random features
+        have errors of about 1/√num_frequencies also where the kernel is small, which hide outliers if the lengthscale is short.
     num_frequencies : int, default=300
         Number of landmarks (at most n) or random frequencies. Should be large compared with `num_projections`.
     scale_inputs : bool, default=True
@@ -119,6 +120,7 @@ class RandomProjectionDetector(OutlierDetector):
         "leave_one_out": ["boolean"],
         "approximation": [one_of("exact", "nystrom", "orff")],
         "num_frequencies": [integer()],
+        "random_state": RANDOM_STATE,
     }
 
     def __init__(
@@ -152,21 +154,39 @@ class RandomProjectionDetector(OutlierDetector):
         if self.num_projections == "ks" and not chooses:
             raise OptionError('num_projections="ks" requires lengthscale="ks". Set both, or a number of projections.')
 
-    def _fit_rows(self, rows: np.ndarray) -> None:
-        vars(self).pop("selection_", None)
-        rng = np.random.default_rng(self._seed)
-        self.num_projections_, lengthscale = self.num_projections, self.lengthscale
-        if isinstance(lengthscale, str) and lengthscale == "ks":
-            lengthscale = self._select(rows, rng)
-        self.kernel_ = task_kernel(self.kernel, lengthscale, torch.from_numpy(rows))
-        directions = rng.standard_normal((self.num_projections_, len(rows)))
-        if self.approximation == "exact":
-            self._columns = ExactColumns(self.kernel_, rows)
-            projected = self._columns.project(directions, self.leave_one_out)
-        else:
-            self._columns = self._low_rank_columns(rows, rng)
-            projected = self._columns.project(rows, directions, self.leave_one_out)
-        self._projection, self._log_variances, self._own_log_statistics = projected
+    def fit(self, X, y=None) -> RandomProjectionDetector:
+        """Fit the detector.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Typical rows, of which a few may be outliers. At least two must be distinct.
+        y : None, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : RandomProjectionDetector
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            rows = enter_rows(self, X)
+            vars(self).pop("selection_", None)
+            rng = np.random.default_rng(self._seed)
+            self.num_projections_, lengthscale = self.num_projections, self.lengthscale
+            if isinstance(lengthscale, str) and lengthscale == "ks":
+                lengthscale = self._select(rows, rng)
+            self.kernel_ = task_kernel(self.kernel, lengthscale, torch.from_numpy(rows))
+            directions = rng.standard_normal((self.num_projections_, len(rows)))
+            if self.approximation == "exact":
+                self._columns = ExactColumns(self.kernel_, rows)
+                projected = self._columns.project(directions, self.leave_one_out)
+            else:
+                self._columns = self._low_rank_columns(rows, rng)
+                projected = self._columns.project(rows, directions, self.leave_one_out)
+            self._projection, self._log_variances, self._own_log_statistics = projected
+            self.held_out_scores_, self.offset_ = self._score_training_rows(), float(self.alpha)
+        return self
 
     def _select(self, rows: np.ndarray, rng: np.random.Generator) -> float:
         """Choose the lengthscale and, if asked for, the number of projections."""
@@ -205,9 +225,6 @@ class RandomProjectionDetector(OutlierDetector):
             values = self._chi_square_values(self._own_log_statistics[rows])
             scores[rows] = (values.sum(1) - values[np.arange(len(rows)), rows]) / (n - 1)
         return scores
-
-    def _offset(self) -> float:
-        return float(self.alpha)
 
     def level_score(self, X) -> np.ndarray:
         """Return the p-value of each row, as `score_samples` does.

@@ -167,10 +167,12 @@ def collect_entries(
     """Return values √η y with basis √η h of each curve, rotated to at most ρ values, and what is outside of the basis."""
     relative = data.counts / np.mean(data.counts) if weighting == "points" else np.ones(len(data))
     basis, targets, total, jacobian = [], [], 0.0, 0.0
-    for factor, (points, values) in zip(relative, data.curves(), strict=True):
+    on_grid = None if data.is_ragged else coordinates.rows(as_columns(data.grid))
+    for i, (factor, (points, values)) in enumerate(zip(relative, data.curves(), strict=True)):
         weights = quadrature_weights(points, data.domain, quadrature) * factor
         roots = np.sqrt(weights)
-        basis.append(torch.from_numpy(coordinates.rows(points) * roots[:, None]))
+        rows = coordinates.rows(points) if on_grid is None else on_grid[~np.isnan(data.values[i])]
+        basis.append(torch.from_numpy(rows * roots[:, None]))
         targets.append(torch.from_numpy(values[:, 0] * roots))
         total += float(targets[-1].square().sum())
         jacobian += float(np.log(weights).sum()) / 2
@@ -180,7 +182,7 @@ def collect_entries(
         entries = replace(
             entries,
             columns=torch.from_numpy(np.nonzero(~np.isnan(data.values))[1]),
-            grid_basis=torch.from_numpy(coordinates.rows(as_columns(data.grid))),
+            grid_basis=torch.from_numpy(on_grid),
             row_scales=torch.tensor(scales, dtype=torch.float64),
         )
     outside = max(total - float(entries.values.square().sum()), 0.0)

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
@@ -39,10 +39,12 @@ from ovkgp.inference.stacking.curve_candidates import (
 )
 from ovkgp.inference.stacking.curve_components import ComponentPosterior, ComponentState, fill_gaps, fit_components
 from ovkgp.inference.stacking.curve_mixture import CurveMixture
+from ovkgp.inference.stacking.scaled_curves import ScaleCurve, ScaledCurves, fit_scale_curve
 from ovkgp.inference.stacking.shared_kernel import SharedPosterior, SharedState, fit_shared
 from ovkgp.inference.stacking.stack import MIN_WEIGHT, CandidateScore, stacking_weights
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import load_raw_state, raw_state
+from ovkgp.inference.training.kernel_parameters import Units, kernel_parameters
 
 OUTPUT_BASES = ("kernel", "pca", "shared")
 KERNEL_OPTIONS = ("kernel", "task_kernel", "noise", "deviations", "hyperparameters")
@@ -55,10 +57,12 @@ MAX_FILLED_FRACTION_OF_CURVE = 0.5  # missing values of one curve, likewise
 MIN_DEVIATION_POINTS = 3  # grid points below which deviations cannot be distinguished from noise
 MIN_COMPONENT_CURVES = 10  # curves below which "auto" has no principal components
 MIN_CURVE_SIZE = 1e-10  # standardized values below which all curves are equal
+MIN_SUPPORT = 0.25  # held-out curves that a candidate must account for
 MAX_MISSING_ENTRIES = 2000  # missing entries up to which many curves are conditioned on by their complete grid
+VARIANCE_ROLES = ("variance", "slope_variance", "mixture_weight")  # of parameters that set the variance of a kernel
 NUM_DRAWS = 200  # draws that are made before they are thinned
 
-for kind in (CurveCandidate, CurveData, ComponentState, SharedState):
+for kind in (CurveCandidate, CurveData, ComponentState, ScaleCurve, SharedState):
     storable_record(kind)
 
 
@@ -99,7 +103,7 @@ class Candidate:
 def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
     """Train the candidates that the options of an estimator define, and mix them."""
     began, found = time.monotonic(), []
-    if _are_equal(data):
+    if _are_equal(options, data):
         data = replace(data, Y=0 * data.Y)  # rounding errors have no scale
     complete = _fill_few_gaps(data)
     subset = complete.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
@@ -109,11 +113,13 @@ def fit_curves(options, data: CurveData, *, has_groups: bool) -> FittedCurves:
         if found[-1].report is not None and found[-1].report.interrupted:
             break
     has_kernels = any(isinstance(job.args[-1], CurveCandidate) for job in jobs)
-    if options.deviations == "auto" and has_kernels and found[0].log_density is not None:
-        found += [job() for job in _without_deviations(options, complete, subset, has_groups, found)]
+    if has_kernels and found[0].log_density is not None:
+        found += [job() for job in _list_variants(options, complete, subset, has_groups, found)]
     weights = _weigh(found)
-    scores = {one.name: _score(one, weight) for one, weight in zip(found, weights, strict=True)}
-    kept = weights >= max(MIN_WEIGHT, 0.05 * weights.max())
+    scale = options.scaling_.output_scale
+    scores = {one.name: _score(one, weight, scale) for one, weight in zip(found, weights, strict=True)}
+    unsupported = (1 + MIN_SUPPORT) / (len(subset.X) + len(found))  # weights contain one pseudo-count per candidate
+    kept = weights >= min(max(MIN_WEIGHT, 0.05 * weights.max(), unsupported), weights.max())
     parts, part_weights, draws = [], [], None
     for one, weight in zip(itertools.compress(found, kept), weights[kept], strict=True):
         made, own_draws = one.make_parts()
@@ -156,8 +162,9 @@ def restore_curves(parts: list, weights: np.ndarray, data: CurveData) -> FittedC
             continue
         gp = part.candidate.make_gp(data)
         load_raw_state(gp, part.state)
-        posterior, component = condition_curves(gp, data)
-        components.append(component)
+        posterior, component = condition_curves(gp, part.candidate.divide(data))
+        scale = part.candidate.scale
+        components.append(component if scale is None else ScaledCurves(component, scale))
         if best is None or weight > best[0]:
             best = weight, gp, posterior
     gp, posterior = (None, None) if best is None else best[1:]
@@ -183,8 +190,16 @@ def condition_curves(gp: OperatorValuedGP, data: CurveData) -> tuple[Posterior |
     return posterior, CurvePosterior(posterior, posterior.conditioning.model.noise)
 
 
-def _are_equal(data: CurveData) -> bool:
-    return not (torch.nan_to_num(data.Y).abs() > MIN_CURVE_SIZE).any()
+def _are_equal(options, data: CurveData) -> bool:
+    if options.hyperparameters == "fixed":  # curves are not centered
+        return False
+    sizes = torch.nan_to_num(data.Y).abs().unflatten(1, (-1, data.num_channels))
+    return not (sizes > MIN_CURVE_SIZE * torch.from_numpy(options.scaling_.output_std)).any()
+
+
+def has_kernel_object(options) -> bool:
+    """Whether an option is a kernel object, whose values are in original units."""
+    return isinstance(options.kernel, Kernel) or isinstance(options.task_kernel, Kernel)
 
 
 def _fill_few_gaps(data: CurveData) -> CurveData:
@@ -204,7 +219,7 @@ def _list_jobs(options, data: CurveData, subset: CurveData, has_groups: bool, mi
         raise OptionError('groups is not supported with hyperparameters="fixed". Use hyperparameters="evidence".')
     if has_groups and basis in ("pca", "shared"):
         raise OptionError(f'groups is not supported with output_basis="{basis}". Use output_basis="kernel".')
-    if isinstance(basis, str) and _are_equal(data):
+    if isinstance(basis, str) and _are_equal(options, data):
         basis = "kernel"  # equal curves have no principal components, and no scale that points could share
     can_have_basis = data.is_complete and len(data.X) >= MIN_COMPONENT_CURVES and not has_groups
     is_auto = isinstance(basis, str) and basis == "auto" and can_have_basis and len(data.tasks) > 1
@@ -244,8 +259,25 @@ def _kernel_candidates(
         name = f"linear + {options.kernel}, ARD ⊗ {found[0].task_base}"
         found = [replace(found[0], base=options.kernel, has_lengthscales=True, name=name)]
     if options.hyperparameters == "fixed":
-        found = [replace(found[0], fixed_noise=float(options.noise), has_deviations=False)]
+        return [replace(found[0], fixed_noise=float(options.noise), has_deviations=False)]
+    if has_kernel_object(options):
+        found = [replace(_with_variance(one, data), output_scale=tuple(options.scaling_.output_std)) for one in found]
     return found
+
+
+def _with_variance(candidate: CurveCandidate, data: CurveData) -> CurveCandidate:
+    """Give a kernel object of the inputs an outputscale if no kernel of one channel has a variance, which would be 1."""
+    if candidate.input_kernel is None or data.num_channels > 1:
+        return candidate
+    kernels = (
+        [candidate.input_kernel]
+        if candidate.domain_kernel is None
+        else [candidate.input_kernel, candidate.domain_kernel]
+    )
+    parameters = itertools.chain(*(kernel_parameters(one, Units.standard(1)) for one in kernels))
+    if any(one.role in VARIANCE_ROLES or one.name == "variances" for one in parameters):
+        return candidate
+    return replace(candidate, input_kernel=ScaleKernel(candidate.input_kernel))
 
 
 def _dictionary_kernel(options, data: CurveData) -> Kernel:
@@ -266,7 +298,9 @@ def _train_kernel(options, data: CurveData, subset: CurveData, candidate: CurveC
     if candidate.fixed_noise is None and len(subset.X) > 1:
         on_subset = candidate.make_gp(subset)
         load_raw_state(on_subset, raw_state(gp))
-        log_density = held_out_densities(on_subset, subset)[0]
+        log_density = held_out_densities(on_subset, candidate.divide(subset))[0]
+        if candidate.scale is not None:
+            log_density -= candidate.scale(subset.tasks).log().numpy()
     report = gp.fit_report_ or _no_training()
     return Candidate(candidate.name, log_density, report, partial(_kernel_parts, options, subset, candidate, gp), True)
 
@@ -283,7 +317,7 @@ def _kernel_parts(options, subset: CurveData, candidate: CurveCandidate, gp) -> 
     draws = sample_hyperparameters(
         on_subset,
         subset.X,
-        subset.Y,
+        candidate.divide(subset).Y,
         method=method,
         draws=NUM_DRAWS,
         prior_draws=1,
@@ -339,16 +373,17 @@ def _impute(options, data: CurveData) -> CurveData:
     return replace(data, Y=torch.where(torch.isnan(data.Y), fitted, data.Y))
 
 
-def _without_deviations(options, data, subset, has_groups, found: list[Candidate]) -> list:
-    """Return the job of the best kernel candidate without deviations."""
-    candidates = _kernel_candidates(options, data, has_groups)
-    if not candidates[0].has_deviations:
-        return []
-    names = [one.name for one in found]
-    known = [one for one in candidates if one.name in names]
+def _list_variants(options, data, subset, has_groups, found: list[Candidate]) -> list:
+    """Return the jobs of the best kernel candidate without deviations, and with a variance that changes along the domain."""
+    names, variants = [one.name for one in found], []
+    known = [one for one in _kernel_candidates(options, data, has_groups) if one.name in names]
     best = max(known, key=lambda one: np.nanmean(found[names.index(one.name)].log_density))
-    simpler = replace(best, has_deviations=False, name=f"{best.name}, no deviations")
-    return [partial(_train_kernel, options, data, subset, simpler)]
+    if options.deviations == "auto" and best.has_deviations:
+        variants.append(replace(best, has_deviations=False, name=f"{best.name}, no deviations"))
+    has_objects = best.input_kernel is not None or best.domain_kernel is not None  # which are in original units
+    if not has_objects and (scale := fit_scale_curve(data)) is not None:
+        variants.append(replace(best, scale=scale, name=f"{best.name}, varying variance"))
+    return [partial(_train_kernel, options, data, subset, one) for one in variants]
 
 
 def _weigh(found: list[Candidate]) -> np.ndarray:
@@ -375,10 +410,12 @@ def effective_points(densities: np.ndarray) -> float:
     return participation_ratio(z - z.mean(0))
 
 
-def _score(one: Candidate, weight: float) -> CandidateScore:
+def _score(one: Candidate, weight: float, scale: np.ndarray) -> CandidateScore:
+    """Return the mean log density of held-out values, in the units of channels with scales (q,), with its weight."""
     if one.log_density is None:
         return CandidateScore(float(weight), float("nan"), float("nan"))
-    per_curve = np.nanmean(one.log_density, 1)
+    log_scale = np.tile(np.log(scale), one.log_density.shape[1] // len(scale))
+    per_curve = np.nanmean(one.log_density - log_scale, 1)
     error = per_curve.std(ddof=1) / np.sqrt(len(per_curve)) if len(per_curve) > 1 else float("nan")
     return CandidateScore(float(weight), float(per_curve.mean()), float(error))
 

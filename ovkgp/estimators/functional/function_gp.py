@@ -26,14 +26,16 @@ from ovkgp.estimators.common.options import (
 )
 from ovkgp.estimators.common.prediction_columns import DEFAULT_INTERVAL_LEVEL, PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, summarize_facts
+from ovkgp.estimators.common.validation import check_size
 from ovkgp.estimators.functional.curve_protocol import BasisFunctions, CurveDraws, CurveEstimator
-from ovkgp.estimators.functional.curve_scaling import CurveScaling
+from ovkgp.estimators.functional.curve_scaling import CurveScaling, list_hyperparameters
 from ovkgp.estimators.functional.curve_tables import CurveInputs, CurveOutputs, read_curves
 from ovkgp.estimators.functional.curve_training import (
     KERNEL_OPTIONS,
     OUTPUT_BASES,
     FittedCurves,
     fit_curves,
+    has_kernel_object,
     list_kernel_options,
     restore_curves,
 )
@@ -46,11 +48,8 @@ from ovkgp.inference.stacking.curve_candidates import CurveData
 from ovkgp.inference.training.log_posterior import named_values
 from ovkgp.kernels.records import named_kernels
 
-PARAMETER_LABELS = {
-    "input_kernel": "kernel of the inputs",
-    "task_kernel": "kernel of the domain",
-    "deviation": "deviations",
-}
+MAX_CURVE_SIZE = 1e70  # largest absolute value of curves in original units, whose variances are multiplied
+UNITS = "those of `scaling_`; the methods of the estimator use original units"  # of `posterior_`
 
 
 def _restore(estimator: FunctionGPRegressor) -> None:
@@ -71,7 +70,8 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
 
     Curves share the smooth function f of their inputs; each deviates from it smoothly by δ_i. This model treats missing values and
     curves observed at different points exactly; "pca" fills them in by their expectation under it. By default, models with several
-    kernels are mixed, with weights by the density of held-out curves.
+    kernels are mixed, with weights by the density of held-out curves; where the standard deviation of 20 or more curves varies along
+    the domain by more than a factor of 2, also a model of the curves divided by a smooth curve of standard deviations.
 
     Parameters
     ----------
@@ -84,15 +84,15 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         "kernel", since the others do not have these options.
     kernel : {"auto", "matern52", "rbf", "rq", …} or Kernel, default="auto"
         Kernel k_X of the inputs, with a linear term and one lengthscale per input if it is given by name. "auto" mixes models with
-        Matérn and rational quadratic kernels.
+        Matérn and rational quadratic kernels. Kernel objects are copied and in original units: their values, priors and
+        constraints are, and what they read is not scaled. Curves are then centered by their mean curve, but not scaled.
     task_kernel : {"auto", "matern52", "rbf", "matern32", …} or Kernel, default="auto"
-        Kernel k_Θ of the domain, and of the deviations. Values and priors of kernel objects are in standardized units: inputs and
-        points are divided by their standard deviations (`scaling_.input_scale`, `scaling_.point_scale`) and curves by that of their
-        residuals from the mean curve. Only with `hyperparameters="fixed"` are they in original units.
+        Kernel k_Θ of the domain, and of the deviations; kernel objects as for `kernel`. The prior variance of f is the product
+        of those of both kernels: give an outputscale to one of them. If no kernel object has one, k_X gets one.
     deviations : {"auto"} or bool, default="auto"
         Whether curves deviate smoothly from f. "auto" mixes models with and without.
     noise : {"constant", "varying"} or float, default="constant"
-        White noise; "varying" lets its variance, not that of f, vary smoothly along the domain. A number is a fixed variance.
+        White noise; "varying" lets its variance relative to f vary smoothly along the domain. A number is a fixed variance.
     hyperparameters : {"evidence", "laplace", "svi", "nuts", "fixed"}, default="evidence"
         How hyperparameters are inferred: at the mode ("evidence"), or averaged over draws of their posterior. "fixed" uses given
         kernels and noise in original units, without centering. Those of principal components are always averaged where draws are
@@ -115,11 +115,11 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
     weights_ : ndarray of shape (K,)
         Weights of the models in the mixture.
     scores_ : dict
-        Mean log density of held-out values by model, and its weight.
+        Mean log density of held-out values by model, in original units, and its weight.
     scaling_ : CurveScaling
         Mean curve, and scales of inputs, points and channels.
     gp_, posterior_ : OperatorValuedGP, Posterior
-        Model with the largest weight among those with a kernel of the domain, in standardized units, and its posterior on the grid.
+        Model with the largest weight among those with a kernel of the domain, in the units of `scaling_` (divided curves, if its variance changes along the domain), and its posterior on the grid.
     fit_report_ : FitReport
         Report of its training.
 
@@ -151,8 +151,7 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
     has_predictive = True
     has_trained_hyperparameters = False
     calibration_note = NO_LEAVE_ONE_OUT
-    parameter_note = "Hyperparameters of the kernel model with the largest weight, at the mode of their posterior; inputs, points and curves are standardized."
-    parameter_units = "standardized units"
+    parameter_note = "Hyperparameters of the kernel model with the largest weight, at the mode of their posterior."
     description = Description(
         "curves as outputs",
         "The model predicts a whole curve for each input, with smooth deviations of single curves and white noise. Its band contains the curve of a new row with the given probability.",
@@ -249,9 +248,16 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
             self.n_outputs_ = len(self.output_names_)
             is_fixed = self.hyperparameters == "fixed"
             arrays = inputs.table, curves.points, curves.values
-            has_units = isinstance(self.task_kernel, Kernel) or isinstance(self.output_basis, Dictionary)
+            if has_kernel_object(self):
+                check_size([inputs.table], "X")
+                check_size([curves.points], "grid")
+                for channel in np.moveaxis(curves.values, 2, 0):
+                    check_size([channel], "y", MAX_CURVE_SIZE)
+            scaled = {"scales_inputs": not isinstance(self.kernel, Kernel)}
+            scaled["scales_points"] = not isinstance(self.task_kernel, Kernel)
+            can_warp = not isinstance(self.output_basis, Dictionary)
             self.scaling_ = (
-                CurveScaling.identity(*arrays) if is_fixed else CurveScaling.of(*arrays, can_warp=not has_units)
+                CurveScaling.identity(*arrays) if is_fixed else CurveScaling.of(*arrays, can_warp=can_warp, **scaled)
             )
             self._data = CurveData(
                 inputs.add_groups(self.scaling_.inputs(inputs.table)),
@@ -284,6 +290,8 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
 
     def _set_fitted(self, fitted: FittedCurves) -> None:
         self.mixture_, self.gp_, self.posterior_ = fitted.mixture, fitted.gp, fitted.posterior
+        if self.posterior_ is not None:
+            self.posterior_.units = UNITS
 
     def predict(self, X, grid=None, return_std=False, noise=True, derivative=0, groups=None):
         """Predict curves, or their first derivatives.
@@ -529,19 +537,12 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         return {name: score.weight for name, score in self.scores_.items()}
 
     def list_parameters(self) -> list[Hyperparameter]:
-        """List the hyperparameters of the kernel model with the largest weight, in standardized units."""
+        """List the hyperparameters of the kernel model with the largest weight, in original units."""
         check_is_fitted(self, "mixture_")
-        rows = []
-        for name, value in ({} if self.gp_ is None else named_values(self.gp_)).items():
-            flat, label = value.ravel(), _parameter_label(name)
-            if label.endswith("inputs: lengthscale") and len(flat) == self.n_features_in_ > 1:
-                inputs = self.input_labels()
-                rows += [Hyperparameter.of(label, one, inputs[i]) for i, one in enumerate(flat)]
-                continue
-            rows += [
-                Hyperparameter.of(label if len(flat) == 1 else f"{label} {i}", one) for i, one in enumerate(flat[:20])
-            ]
-        return rows
+        if self.gp_ is None:
+            return []
+        has_groups = self._inputs_format.groups is not None
+        return list_hyperparameters(self.gp_, self.scaling_, self.input_labels(), has_groups)
 
     def largest_lengthscale(self) -> float:
         """Return the largest lengthscale of the inputs in original units; the largest scale of an input if the model has none."""
@@ -591,9 +592,3 @@ class FunctionGPRegressor(CurveEstimator, TableRegressor):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = False
         return tags
-
-
-def _parameter_label(name: str) -> str:
-    """Return the label of a hyperparameter: "kernel of the inputs: lengthscale"."""
-    prefix, _, rest = name.partition(".")
-    return f"{PARAMETER_LABELS[prefix]}: {rest}" if prefix in PARAMETER_LABELS and rest else name

@@ -126,9 +126,8 @@ class GPRegressor(PosteriorRegressor):
     rank : int, default=2
         Rank of the output matrix if `kernel="decomposable"`; number of components if `kernel="lmc"` (at least 2).
     approximation : {"auto", "exact", "orff", "nystrom", "variational"}, default="auto"
-        "orff" uses random features, "nystrom" landmarks, "variational" inducing points with any likelihood. "auto" is
-        variational if the likelihood is not Gaussian; otherwise exact for up to 4000 complete rows with a separable kernel or
-        up to 5000 observed entries, and features beyond.
+        "orff" uses random features, "nystrom" landmarks, "variational" inducing points with any likelihood. "auto" is variational if the likelihood is not Gaussian; otherwise exact for up to 4000 complete rows with a separable kernel or
+        up to 5000 observed entries, or any number of rows with one input and a Matérn kernel, and features beyond.
     num_frequencies : int or "auto", default="auto"
         Number of random frequencies, of landmarks ("nystrom") or of inducing points ("variational"). "auto" is 500, and 200
         inducing points.
@@ -365,7 +364,8 @@ class GPRegressor(PosteriorRegressor):
             if features:
                 approximation = feature_kind(self.approximation, kernel)
             else:
-                approximation = choose_approximation(self.approximation, kernel, table.Y, table.noise)
+                shape = len(scaling.used_inputs), table.Y, table.noise
+                approximation = choose_approximation(self.approximation, kernel, *shape)
             X = scaling.inputs(rows.X)
             feature_map = approximate(kernel, approximation, X, self.num_frequencies, seed)
             gp = make_gp(self, kernel, scaling, feature_map, job.prior_units(kernel, rows))

@@ -30,7 +30,7 @@ from ovkgp.estimators.common.named_kernels import (
 from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.scaling import Moments, Scaling
 from ovkgp.estimators.common.summary import format_values
-from ovkgp.estimators.common.validation import Table, as_array
+from ovkgp.estimators.common.validation import Table, as_array, check_size
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.features import FeatureMap
@@ -47,8 +47,8 @@ from ovkgp.inference.stacking.output_kernel import is_output_kernel
 from ovkgp.inference.stacking.stack import fit_stack
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings, Units
-from ovkgp.inference.training.priors import PriorRegistry, normal
+from ovkgp.inference.training.kernel_parameters import Units
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, WIDE_PRIORS, PriorRegistry, PriorSettings, normal
 from ovkgp.kernels import IndependentKernel
 from ovkgp.scales import root_mean_square
 
@@ -111,6 +111,9 @@ class TrainingJob:
         found = self.standardization(shares_scale(kernel))
         if not has_kernel_object(self.options):
             return found
+        check_size([self.moments[0].largest], "X")
+        for a, largest in enumerate(self.moments[1].largest):
+            check_size([largest], f"column {a} of Y")
         none = Scaling.none(len(found.input_scale), len(found.output_scale))
         return none if self.options.hyperparameters == "fixed" else replace(none, output_offset=found.output_offset)
 

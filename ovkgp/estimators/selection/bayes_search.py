@@ -19,7 +19,7 @@ from sklearn.utils import get_tags, indexable
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed, check_integer
-from ovkgp.estimators.selection.cross_validation import Folds, record_interrupts
+from ovkgp.estimators.selection.interruptible_folds import Folds, record_interrupts
 from ovkgp.estimators.selection.search_space import (
     Point,
     check_parameters,

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from ovkgp.checks import as_seed, check_one_of
 from ovkgp.estimators.common.validation import input_table, output_table
 from ovkgp.estimators.regression.gp_regressor import GPRegressor
-from ovkgp.estimators.selection.cross_validation import Folds, record_interrupts
+from ovkgp.estimators.selection.interruptible_folds import Folds, record_interrupts
 from ovkgp.estimators.selection.predictive_scores import (
     compute_loo_densities,
     compute_psis_loo_densities,

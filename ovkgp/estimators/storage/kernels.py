@@ -31,8 +31,8 @@ from ovkgp.inference.likelihoods import Gaussian, Likelihood, PerOutput
 from ovkgp.inference.likelihoods.factory import LIKELIHOODS
 from ovkgp.inference.model.mean_noise import NOISE_KINDS
 from ovkgp.kernels import OutputMatrix
-from ovkgp.kernels.manifold import OperatorValuedManifoldKernel
-from ovkgp.kernels.penalties import Penalty
+from ovkgp.kernels.manifold.kernel import OperatorValuedManifoldKernel
+from ovkgp.kernels.manifold.penalties import Penalty
 from ovkgp.kernels.records import KernelRecord, registered_records
 from ovkgp.kernels.warped import OperatorValuedWarpedKernel
 

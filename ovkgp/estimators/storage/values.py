@@ -67,7 +67,7 @@ from ovkgp.inference.stacking.output_draws import Draws
 from ovkgp.inference.stacking.stack import CandidateScore
 from ovkgp.inference.statistics.statistics import Statistics
 from ovkgp.inference.tasks.problem import TaskFunction, zero_offset
-from ovkgp.inference.training.kernel_parameters import PriorSettings
+from ovkgp.inference.training.priors import PriorSettings
 from ovkgp.inference.variational.families import Frame, WeightGaussian
 from ovkgp.kernels import OutputMatrix
 from ovkgp.losses import TaskMeasure

@@ -150,7 +150,7 @@ class _Probes:
 
 
 class _IterativeDensity(torch.autograd.Function):
-    """∂C = ½ (α αᵀ − c P̂⁻¹ − mean_i (x_i − c u_i) u_iᵀ), symmetrised, with x = C⁻¹z, contracted with each part of C."""
+    """∂C = ½ (α αᵀ − c P̂⁻¹ − mean_i (x_i − c u_i) u_iᵀ), symmetrized, with x = C⁻¹z, contracted with each part of C."""
 
     @staticmethod
     def forward(ctx, settings, num_components: int, noise: Tensor, residuals: Tensor, *matrices: Tensor) -> Tensor:

@@ -27,8 +27,7 @@ from ovkgp.inference.likelihoods.per_output import PerOutput
 from ovkgp.inference.likelihoods.piecewise import AsymmetricHuber, EpsilonInsensitive
 from ovkgp.inference.likelihoods.two_sided import AsymmetricLaplace, Laplace
 from ovkgp.inference.training.initialization import register_noise_prior
-from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS
-from ovkgp.inference.training.priors import PriorRegistry, log_normal
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, PriorRegistry, log_normal
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.name: kind

@@ -252,11 +252,18 @@ def _diagonal(kernel: Kernel, tasks: Tensor, derivative: int, channels: Tensor |
     return single if channels is None else (single.unsqueeze(-1) * channels).flatten()
 
 
-def task_covariance(kernel: Kernel, a: Tensor, b: Tensor, left: int, right: int) -> Tensor:
+def task_covariance(kernel: Kernel, a: Tensor, b: Tensor, left: int | Tensor, right: int | Tensor) -> Tensor:
     """Compute the covariance (k, l) of the `left`-th derivative at points (k, t) and the `right`-th at points (l, t).
 
-    Raises `OptionError` for derivatives in several dimensions or beyond the first, and for kernels without a derivative.
+    Orders are a number, or one for each point. Raises `OptionError` for derivatives in several dimensions or beyond the first, and for kernels without a derivative.
     """
+    if torch.is_tensor(left):
+        found = a.new_empty(len(a), len(b))
+        for order in left.unique().tolist():
+            found[left == order] = task_covariance(kernel, a[left == order], b, order, right)
+        return found
+    if torch.is_tensor(right):
+        return task_covariance(kernel, b, a, right, left).mT
     if left == right == 0:
         return to_dense(evaluate_kernel(kernel, a, b))
     if max(left, right) > 1 or a.shape[1] != 1:

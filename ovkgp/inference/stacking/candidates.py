@@ -39,8 +39,8 @@ from ovkgp.inference.training.initialization import (
     register_default_priors,
     register_noise_prior,
 )
-from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
 from ovkgp.inference.training.maximize import prefix_failures
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
 from ovkgp.kernels import DecomposableKernel, HelmholtzKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 

@@ -26,6 +26,7 @@ from ovkgp.inference.algebra.dense import gaussian_log_density, inverse_from_cho
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.stacking.scaled_curves import ScaleCurve
 from ovkgp.inference.strategies.exact import observed_covariance
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.initialization import (
@@ -34,7 +35,8 @@ from ovkgp.inference.training.initialization import (
     register_default_priors,
     register_noise_prior,
 )
-from ovkgp.inference.training.kernel_parameters import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
+from ovkgp.inference.training.kernel_parameters import Units, task_kernel_has_variance
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, WIDE_PRIORS, PriorSettings
 from ovkgp.kernels import DecomposableKernel, FullMatrix, FunctionValuedKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
@@ -105,7 +107,8 @@ class CurveData:
 class CurveCandidate:
     """Kernel names of κ and k_Θ, whether each input has its own lengthscale, the linear term, deviations, and priors of k_X.
 
-    Kernel objects replace the kernels by name. With a fixed noise variance nothing is trained.
+    Kernel objects replace the kernels by name. They are in original units, and so are the curves, whose channels then have standard
+    deviations `output_scale`. With a fixed noise variance nothing is trained. A candidate with a curve of standard deviations is a model of the curves divided by it.
     """
 
     name: str
@@ -120,6 +123,12 @@ class CurveCandidate:
     input_kernel: Kernel | None = None
     domain_kernel: Kernel | None = None
     fixed_noise: float | None = None
+    output_scale: tuple[float, ...] | None = None
+    scale: ScaleCurve | None = None
+
+    def divide(self, data: CurveData) -> CurveData:
+        """Divide curves by the standard deviations of the candidate, if it has them."""
+        return data if self.scale is None else self.scale.divide(data)
 
     def make_input_kernel(self, num_dims: int) -> Kernel:
         """Make k_X for standardized inputs; with groups, the last column has their integer labels."""
@@ -159,15 +168,34 @@ class CurveCandidate:
         if self.fixed_noise is not None:
             gp.noise_model.set(self.fixed_noise)
             return gp.requires_grad_(False)
+        if self.output_scale is not None:
+            return self._register_priors_in_units(gp, data)
         register_default_priors(gp.kernel.task_kernel, t, None, TASK_PRIORS)
         register_default_priors(gp.kernel.input_kernel, d - self.has_groups, None, self.priors)
         register_noise_prior(gp.noise_model, None, TASK_PRIORS)
+        return gp
+
+    def _register_priors_in_units(self, gp: OperatorValuedGP, data: CurveData) -> OperatorValuedGP:
+        """Register priors for data in original units; fixed constants, which are those of standardized data, get their unit."""
+        over_inputs, over_tasks = gp.kernel.input_kernel, gp.kernel.task_kernel
+        scale, unit = torch.tensor(self.output_scale, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+        variance = torch.diag(scale**2)
+        of_inputs, of_tasks = (
+            (unit, variance) if task_kernel_has_variance(over_inputs, over_tasks) else (variance, unit)
+        )
+        priors = replace(TASK_PRIORS, variance=DEFAULT_PRIORS.variance)
+        register_default_priors(over_tasks, data.tasks.shape[1], Units.of(data.tasks, of_tasks), priors)
+        register_default_priors(over_inputs, data.X.shape[1], Units.of(data.X, of_inputs), self.priors)
+        register_noise_prior(gp.noise_model, scale, TASK_PRIORS)
+        if self.input_kernel is None and len(of_inputs) == 1:
+            over_inputs.kernels[0].constant = of_inputs.flatten()
         return gp
 
     def train(self, data: CurveData, *, max_iter: int = 200) -> OperatorValuedGP:
         """Train the hyperparameters on a subset of limited size, from the best of several initial points on a smaller one."""
         if self.fixed_noise is not None:
             return self.make_gp(data)
+        data = self.divide(data)
         small = data.subset(SMALL_CURVES, SMALL_POINTS, SMALL_ENTRIES)
         large = data.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
         gp = self.make_gp(small)

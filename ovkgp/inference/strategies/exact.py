@@ -38,9 +38,13 @@ class ExactStrategy:
 
     posterior = ExactPosterior
 
+    def check_size(self, data: Observations) -> Observations:
+        """Check that the data are small enough, and convert them to float64."""
+        return check_exact_size(data)
+
     def condition(self, model: Model, data: Observations, num_landmarks: int = 0, **options) -> ExactPosterior:
         """Compute the posterior of a frozen model, with options of the solver; exact variances need no landmarks."""
-        data = check_exact_size(data).clone()  # the user's arrays may change later
+        data = self.check_size(data).clone()  # the user's arrays may change later
         process, solver = KernelProcess(model.kernel, data.num_outputs), self.solver(model, data, **options)
         posterior = self.posterior(process, solver, data, model.mean, model.predictive_noise(data))
         posterior.conditioning = Conditioning(self, model, data)
@@ -48,13 +52,13 @@ class ExactStrategy:
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
         """Compute the predictive density of each entry given all others."""
-        data = check_exact_size(data)
+        data = self.check_size(data)
         solver = self.solver(model, data)
         return LeaveOneOut.from_inverse(data, solver.alpha, solver.inverse_diagonal())
 
     def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
         """Compute the predictive density of each group of rows given all others."""
-        data = check_exact_size(data)
+        data = self.check_size(data)
         solver = self.solver(model, data)
         return LeaveGroupOut.from_groups(data, solver.alpha, groups, solver.inverse_blocks)
 

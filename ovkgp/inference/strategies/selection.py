@@ -4,6 +4,7 @@
 |---|---|---|
 | independent outputs, diagonal noise | complete or missing | one strategy per output |
 | any, with a feature map | complete or missing | weight space on additive statistics |
+| one input; Matérn, constant and linear terms; more than 1000 observed entries | complete or missing | Kalman filter |
 | separable, one component, several outputs | complete | two eigendecompositions (conditioning: one Cholesky factor if Γ is a multiple of the noise) |
 | separable, one component, at most 5000 missing entries | missing, cheaper than dense | complete inverse, corrected by a Cholesky factor between the missing entries |
 | any, at most 5000 observed entries | complete or missing | dense Cholesky |
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.checks import check_one_of
@@ -35,8 +37,11 @@ from ovkgp.inference.strategies.exact import (
 )
 from ovkgp.inference.strategies.features import FeatureStrategy
 from ovkgp.inference.strategies.independent import IndependentStrategy
+from ovkgp.inference.strategies.state_space import MAX_STATE_ENTRIES, StateSpaceStrategy, state_size
+from ovkgp.kernels import IndependentKernel
 
 MAX_DENSE_ENTRIES = 5000  # observed (or missing) entries up to which a dense Cholesky factor is used
+MIN_STATE_SPACE_ENTRIES = 1000  # observed entries from which a Kalman filter is faster than a dense factor
 MIN_MISSING_ENTRIES = 500  # observed entries below which one dense matrix is cheaper than several small ones
 
 
@@ -111,6 +116,13 @@ def check_strategy(strategy: str) -> str:
     return check_one_of("strategy", strategy, ("auto", *STRATEGIES))
 
 
+def fits_state_space(kernel: Kernel, num_dims: int, num_rows: int) -> bool:
+    """Whether a Kalman filter is exact for this kernel, and its states of all rows fit into memory."""
+    if isinstance(kernel, IndependentKernel):
+        return all(fits_state_space(part, num_dims, num_rows) for part in kernel.kernels)
+    return num_dims == 1 and num_rows * state_size(kernel) ** 2 <= MAX_STATE_ENTRIES
+
+
 def is_cheaper_than_dense(data: Observations) -> bool:
     """Whether matrices between rows, outputs and missing entries are cheaper than those between the observed entries.
 
@@ -125,6 +137,7 @@ def is_cheaper_than_dense(data: Observations) -> bool:
 STRATEGIES: dict[str, Row] = {
     "independent": Row(IndependentStrategy(select_strategy)),
     "features": Row(FeatureStrategy(), lambda model, data: model.features is not None),
+    "state_space": Row(StateSpaceStrategy(), lambda model, data: data.num_observed > MIN_STATE_SPACE_ENTRIES),
     "kronecker": Row(
         KroneckerStrategy(), lambda model, data: data.num_outputs > 1 or data.num_observed > MAX_DENSE_ENTRIES
     ),

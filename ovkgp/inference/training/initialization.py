@@ -21,9 +21,7 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds
 from ovkgp.inference.training.covariance_prior import CovariancePrior
 from ovkgp.inference.training.kernel_parameters import (
-    DEFAULT_PRIORS,
     KernelParameter,
-    PriorSettings,
     Units,
     column_stds,
     kernel_parameters,
@@ -31,7 +29,9 @@ from ovkgp.inference.training.kernel_parameters import (
     score_parameters,
 )
 from ovkgp.inference.training.priors import (
+    DEFAULT_PRIORS,
     PriorRegistry,
+    PriorSettings,
     get_variances,
     log_normal,
     normal,

@@ -8,7 +8,6 @@ in its record (`ovkgp.kernels.register_kernel`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, singledispatch
@@ -29,6 +28,7 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.features.orff_kernel import ORFFKernel
+from ovkgp.inference.training.priors import DEFAULT_PRIORS, PriorSettings
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
@@ -53,28 +53,6 @@ MIN_RELATIVE_VARIANCE = 1e-3  # variance assigned to a constant output, relative
 ROUNDING_TOLERANCE = 1e-12  # an output whose standard deviation is below this, relative to its values, is constant
 TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO = 0.4, 0.064
 """Ratio of lengthscales between consecutive terms of a sum, and its minimum over the whole sum."""
-
-
-@dataclass(frozen=True)
-class PriorSettings:
-    """Location and scale of the logarithm of hyperparameters for standardized data: normal priors in the logarithm.
-
-    The location of a lengthscale is that of one column; ½ log d is added for d columns.
-    """
-
-    lengthscale: tuple[float, float] = (0.35, 0.8)
-    noise: tuple[float, float] = (math.log(0.1), 1.5)
-    deviation: tuple[float, float] = (math.log(0.1), 1.5)  # variance of smooth deviations of single curves
-    variance: tuple[float, float] = (0.0, 1.0)
-    slope_variance: tuple[float, float] = (0.0, 3.0)
-    diagonal: tuple[float, float] = (-1.0, 1.5)  # variances of single outputs beside a low-rank matrix
-    shape: tuple[float, float] = (0.0, 1.5)  # α of a rational quadratic kernel
-    period: tuple[float, float] = (math.log(2), 1.0)
-
-
-DEFAULT_PRIORS = PriorSettings()
-WIDE_PRIORS = PriorSettings(lengthscale=(1.0, 1.4), noise=(math.log(0.02), 2.0))
-"""Priors for smooth, sparsely sampled and nearly noise-free functions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,14 +316,26 @@ def _(kernel: FunctionValuedKernel, units: Units) -> Iterator[KernelParameter]:
     t = kernel.tasks.shape[-1] if on_grid else kernel.num_task_dims
     num_inputs = units.num_dims if on_grid else max(1, units.num_dims - t)
     inputs, tasks = (None, None) if X is None else (X, kernel.tasks) if on_grid else (X[:, :-t], X[:, -t:])
-    of_tasks = replace(units.as_scalar().with_inputs(tasks, t), lengthscale_factor=1.0, are_tasks=True)
+    has_variance = task_kernel_has_variance(kernel.input_kernel, kernel.task_kernel)
+    of_tasks = units.as_scalar(units.variance) if has_variance else units.as_scalar()
+    of_tasks = replace(of_tasks.with_inputs(tasks, t), lengthscale_factor=1.0, are_tasks=True)
     yield from kernel_parameters(kernel.task_kernel, of_tasks)
-    if on_grid and len(units.covariance) > 1:  # the outputs of one task, averaged over tasks
+    if has_variance:
+        units = units.as_scalar()
+    elif on_grid and len(units.covariance) > 1:  # the outputs of one task, averaged over tasks
         blocks = units.covariance.reshape(len(kernel.tasks), q, len(kernel.tasks), q)
         units = replace(units, covariance=blocks.diagonal(dim1=0, dim2=2).mean(-1))
-    if X is not None:
+    if X is not None and not has_variance:
         units = units.share(1 / mean_prior_variance(kernel.task_kernel, of_tasks.X))
     yield from kernel_parameters(kernel.input_kernel, units.with_inputs(inputs, num_inputs))
+
+
+def task_kernel_has_variance(input_kernel: Kernel, task_kernel: Kernel) -> bool:
+    """Whether the variance of a product of kernels is that of the kernel of the tasks, which has an outputscale.
+
+    That of several outputs is in the matrix of the kernel of the inputs.
+    """
+    return num_outputs(input_kernel) == 1 and any(isinstance(part, ScaleKernel) for part in task_kernel.modules())
 
 
 @apply_rule.register

@@ -14,6 +14,7 @@ from ovkgp.inference.training.lbfgs import ObjectiveEvaluator, Point
 
 MAX_STEP = 1.0  # largest change of a variable in one step
 STEP_FACTORS = (1.0, 0.3, 0.05)  # factors tried on a step, in this order, until the objective rises
+MAX_CONDITION = 1e12  # of the metric, beyond which its inverse has few correct digits
 MIN_RELATIVE_CURVATURE = 1e-3  # smallest sᵀy / sᵀBs of an update; for less, y is moved towards Bs
 MAX_DISTANCE = 0.3  # from a known mode within which a search ends: the loss if the objective were a quadratic function
 
@@ -37,17 +38,20 @@ def refine_mode(
 ) -> Refinement:
     """Maximize from `point` inside the bounds.
 
-    `metric` (k, k) is a positive definite approximation of the negative Hessian of the objective. The gain is that of the next step
+    `metric` (k, k) is a positive definite approximation of the negative Hessian of the objective; where its updates become
+    numerically singular, as near a singular covariance matrix, they begin again with it. The gain is that of the next step
     if the objective were a quadratic function; the search ends if it is at most `tolerance`, or close to the mode of a `known` search.
     Complexity: O(k³) per evaluation.
     """
     low, high = evaluator.vector.bounds.T
-    evaluated, steps = evaluator.evaluations, 0
+    evaluated, steps, initial = evaluator.evaluations, 0, metric
     while True:
         if known is not None and _distance(point, known) < MAX_DISTANCE:
             return Refinement(point, metric, known.gain, steps)
         gradient = point.gradient
         is_free = ~(((point.x <= low) & (gradient < 0)) | ((point.x >= high) & (gradient > 0)))
+        if metric is not initial and not (np.isfinite(metric).all() and np.linalg.cond(metric) < MAX_CONDITION):
+            metric = initial
         step = np.zeros_like(gradient)
         step[is_free] = np.linalg.solve(metric[np.ix_(is_free, is_free)], gradient[is_free])
         gain = 0.5 * float(gradient @ step)

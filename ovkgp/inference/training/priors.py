@@ -1,4 +1,4 @@
-"""Priors registered on a model: reading them (`PriorSite`), adding them (`PriorRegistry`), and their log density.
+"""Default priors (`PriorSettings`), and priors on a model: reading them (`PriorSite`), adding them (`PriorRegistry`), log density.
 
 A prior is a density p(θ) of a constrained value. Training maximizes Σ log p(θ) for the priors that a user registered, as GPyTorch
 does, and Σ log p(log θ) for the default ones, which are normal in log θ: their mode in log θ is their location. Samplers need
@@ -27,6 +27,28 @@ from ovkgp.inference.training.numpy_outputs import CholeskyOutputs
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 
 LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class PriorSettings:
+    """Location and scale of the logarithm of hyperparameters for standardized data: normal priors in the logarithm.
+
+    The location of a lengthscale is that of one column; ½ log d is added for d columns.
+    """
+
+    lengthscale: tuple[float, float] = (0.35, 0.8)
+    noise: tuple[float, float] = (math.log(0.1), 1.5)
+    deviation: tuple[float, float] = (math.log(0.1), 1.5)  # variance of smooth deviations of single curves
+    variance: tuple[float, float] = (0.0, 1.0)
+    slope_variance: tuple[float, float] = (0.0, 3.0)
+    diagonal: tuple[float, float] = (-1.0, 1.5)  # variances of single outputs beside a low-rank matrix
+    shape: tuple[float, float] = (0.0, 1.5)  # α of a rational quadratic kernel
+    period: tuple[float, float] = (math.log(2), 1.0)
+
+
+DEFAULT_PRIORS = PriorSettings()
+WIDE_PRIORS = PriorSettings(lengthscale=(1.0, 1.4), noise=(math.log(0.02), 2.0))
+"""Priors for smooth, sparsely sampled and nearly noise-free functions."""
 
 
 @dataclass(frozen=True)

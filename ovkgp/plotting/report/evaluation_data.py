@@ -13,7 +13,7 @@ import pandas as pd
 
 from ovkgp.checks import check_estimator
 from ovkgp.criticism.predictive_distributions import EntryPredictions, are_labels, predictive
-from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
+from ovkgp.estimators.common.validation import as_array, as_inputs, as_outputs, input_table, output_names, select_rows
 from ovkgp.exceptions import InputError
 from ovkgp.scales import unit_of
 
@@ -32,6 +32,12 @@ class Rows:
     Y: np.ndarray | None
     is_given: bool
     inputs: np.ndarray  # X as numbers, with dates in days
+    outputs: pd.DataFrame | np.ndarray | None = None  # Y as in fit, with dates
+
+    @property
+    def data(self) -> tuple:
+        """X and Y as in fit, for plots and predictive distributions."""
+        return self.X, self.outputs
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,11 @@ def collect_rows(estimator, X=None, Y=None) -> Rows | None:
         raise InputError("X and Y must be given together or not at all. Pass both, in the form used for fit.")
     table = check_table(lambda: input_table(estimator, add_column_names(estimator, as_array(X)), reset=False), "X")
     outputs = None if estimator.kind == "none" else _check_outputs(estimator, Y, table)
-    return Rows(as_inputs(estimator, table), outputs, True, np.asarray(table, dtype=np.float64))
+    return _make_rows(estimator, table, outputs, True)
+
+
+def _make_rows(estimator, X: np.ndarray, Y: np.ndarray | None, is_given: bool) -> Rows:
+    return Rows(as_inputs(estimator, X), Y, is_given, np.asarray(X, dtype=np.float64), as_outputs(estimator, Y))
 
 
 def add_column_names(estimator, X):
@@ -135,7 +145,7 @@ def get_training_rows(estimator) -> Rows | None:
     found = estimator.training_data()
     if found is None:
         return None
-    return Rows(as_inputs(estimator, found[0]), found[1], False, np.asarray(found[0], dtype=np.float64))
+    return _make_rows(estimator, *found, False)
 
 
 def predict_held_out(estimator, rows: Rows | None, groups=None) -> HeldOutPredictions | None:
@@ -182,11 +192,11 @@ def _predict_groups(estimator, rows: Rows | None, groups) -> HeldOutPredictions:
     """Predict each group of the given training rows from all others."""
     if rows is None or not rows.is_given:
         raise InputError("groups must be passed with X and Y, the training rows that the labels belong to.")
-    distribution, is_stored = predictive(estimator, rows.X, rows.Y, groups), get_training_rows(estimator) is not None
+    distribution, is_stored = predictive(estimator, *rows.data, groups), get_training_rows(estimator) is not None
     if is_stored and not (find_training_rows(estimator, rows) | ~np.isfinite(rows.Y).any(1)).all():
         raise InputError("X and Y must be the training rows if groups is given. Omit groups to evaluate other rows.")
     labels = np.asarray(groups)
-    return HeldOutPredictions(distribution, (rows.X, rows.Y), groups=labels)
+    return HeldOutPredictions(distribution, rows.data, groups=labels)
 
 
 def _predict_leave_one_out(estimator, preface: str = "") -> HeldOutPredictions:
@@ -194,7 +204,7 @@ def _predict_leave_one_out(estimator, preface: str = "") -> HeldOutPredictions:
 
 
 def _predict_given(estimator, rows: Rows, caveat: str) -> HeldOutPredictions:
-    return HeldOutPredictions(predictive(estimator, rows.X, rows.Y), (rows.X, rows.Y), caveat=caveat)
+    return HeldOutPredictions(predictive(estimator, *rows.data), rows.data, caveat=caveat)
 
 
 def _predict_new(estimator, rows: Rows, is_training: np.ndarray) -> HeldOutPredictions:
@@ -202,7 +212,8 @@ def _predict_new(estimator, rows: Rows, is_training: np.ndarray) -> HeldOutPredi
     if not is_training.any():
         is_unknown = get_training_rows(estimator) is None
         return _predict_given(estimator, rows, f"If these are training rows, {IN_SAMPLE_CAVEAT}" if is_unknown else "")
-    X, Y, number = rows.X[~is_training], rows.Y[~is_training], int(is_training.sum())
+    X, Y = (select_rows(part, ~is_training) for part in rows.data)
+    number = int(is_training.sum())
     excluded = "is a training row and was" if number == 1 else "are training rows and were"
     preface = f"{number} of the {len(is_training)} given rows {excluded} excluded."
     rows_name = "the other given row" if len(Y) == 1 else f"the other {len(Y)} given rows"

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ovkgp import plotting
 from ovkgp.checks import check_type, wrong_type
-from ovkgp.criticism.table import Criticism
+from ovkgp.criticism.results import Criticism
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
 from ovkgp.exceptions import OptionError
@@ -260,7 +260,7 @@ def _describe_dots(estimator) -> str:
 
 
 def _get_plot_data(rows: Rows | None) -> tuple:
-    return (None, None) if rows is None else (rows.X, rows.Y)
+    return (None, None) if rows is None else rows.data
 
 
 def _make_classifier_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:

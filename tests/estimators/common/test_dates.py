@@ -9,6 +9,7 @@ import pytest
 import ovkgp
 from ovkgp.estimators.common.dates import from_days, to_days
 from ovkgp.exceptions import InputError
+from ovkgp.plotting import write_report
 
 N = 40
 UNITS = ("s", "ms", "us", "ns")
@@ -199,3 +200,49 @@ def test_from_days_inverts_to_days(days, origin):
     (column,) = from_days(np.array([[days]]), [origin])
     found, origins = to_days(pd.DataFrame({"a": column}), [origin])
     assert origins == [origin] and abs(found.a[0] - days) < 1e-11
+
+
+def dated_rows():
+    """Return inputs and outputs with dates and durations, and a missing date."""
+    rng = np.random.default_rng(0)
+    days = np.arange(30)
+    X = pd.DataFrame({"day": pd.Timestamp("2020-01-01") + pd.to_timedelta(days, "D"), "x": rng.uniform(size=30)})
+    values = 10 * np.sin(days / 5) + 20 + rng.standard_normal(30)
+    Y = pd.DataFrame(
+        {"end": pd.Timestamp("2021-01-01") + pd.to_timedelta(values, "D"), "length": pd.to_timedelta(values, "h")}
+    )
+    Y.iloc[3, 0] = pd.NaT
+    return X, Y
+
+
+def dated_model(columns):
+    """Return a model of dates with its data, new inputs, and the same model of numbers."""
+    (X, Y), new = dated_rows(), dated_rows()[0].assign(day=lambda table: table["day"] + pd.Timedelta("12h"))
+    make = lambda: ovkgp.GPRegressor("independent", hyperparameters="evidence", random_state=0)  # noqa: E731
+    model = make().fit(X, Y[columns])
+    return model, X, Y[columns], new, make().fit(X, model._outputs(Y[columns], None))
+
+
+@pytest.mark.parametrize("columns", [["end", "length"], ["end"]])
+def test_residuals_and_densities_read_dates(columns):
+    """Rows that were converted to days were checked again, as if they were those of a user."""
+    model, X, Y, new, of_numbers = dated_model(columns)
+    numbers = model._outputs(Y, None)
+    for inputs in (X, new):
+        expected = of_numbers.normal_residuals(inputs, numbers, random_state=0)
+        found = model.normal_residuals(inputs, Y, random_state=0)
+        assert found.is_held_out is (inputs is new)
+        np.testing.assert_allclose(found.values, expected.values, atol=1e-5)
+        for joint in (True, False):
+            expected = of_numbers.log_density(inputs, numbers, joint=joint)
+            np.testing.assert_allclose(model.log_density(inputs, Y, joint=joint), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [["end", "length"], ["end"]])
+def test_reports_read_dates(columns, tmp_path):
+    model, X, Y, new, _ = dated_model(columns)
+    groups = np.arange(len(X)) // 4
+    for data in ({}, {"X": X, "Y": Y}, {"X": X, "Y": Y, "groups": groups}, {"X": new, "Y": Y}):
+        write_report(model, tmp_path / "report.html", **data)
+    assert "days since" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -127,6 +127,12 @@ def test_trial_estimator_has_summary(data):
 
 
 @pytest.mark.parametrize("kind", CLASSES)
+def test_fit_is_read_in_the_file_of_the_estimator(kind):
+    """What estimators share are functions with arguments, not the `fit` of a base class that calls methods of subclasses."""
+    assert "fit" in vars(kind)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
 def test_estimators_follow_protocol(kind):
     assert issubclass(kind, Estimator) and kind.kind in ("table", "tasks", "target", "labels", "none")
     has_predictive, overrides = kind().has_predictive, kind.predictive is not Estimator.predictive

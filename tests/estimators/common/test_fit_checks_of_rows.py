@@ -31,3 +31,13 @@ def test_one_row_and_copies_of_rows_are_reported(name):
         warnings.simplefilter("always")
         estimator.fit(X, Y)
     assert not [one for one in found if "row" in str(one.message)]
+
+
+def test_copies_of_all_rows_are_fitted_with_a_warning():
+    """The search for the hyperparameters ended with a raw LinAlgError."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (40, 2))
+    y = np.sin(4 * X[:, 0]) + X[:, 1] + 0.05 * rng.standard_normal(40)
+    with pytest.warns(FitWarning, match="40 rows of 80 are exact copies"):
+        model = ovkgp.GPRegressor(random_state=0).fit(np.r_[X, X], np.r_[y, y])
+    np.testing.assert_allclose(model.predict(X), y, atol=0.01)

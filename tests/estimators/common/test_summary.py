@@ -383,7 +383,7 @@ def test_summary_describes_data_evidence_and_hyperparameters():
     model = fitted(kernel="independent", noise=[0.01, 1.0])
     text = model.summary()
     assert isinstance(text, Summary) and repr(text) == str(text)
-    title, data, evidence, held_out, header, *rows = text.splitlines()
+    title, data, evidence, held_out, _, header, *rows = text.splitlines()
     assert title == "GPRegressor: independent kernel, exact inference"
     assert data == "  data           2 inputs, 2 outputs, 24 observed entries (12 per output)"
     total = model.log_evidence_
@@ -493,3 +493,32 @@ def test_summary_of_one_model_with_checkpoint_or_added_rows(tmp_path):
     assert "no mixture" not in model.fit(X, y).summary()
     text = model.partial_fit(X, y).summary()
     assert "kernel of the candidate" in text and "rows that were added" in text
+
+
+@pytest.mark.parametrize("kernel", ["independent", "decomposable", "auto"])
+def test_kt_35_and_38_summary_has_degrees_of_freedom_and_components(kernel):
+    """Of the entries that were observed, and of the heaviest candidate of a mixture."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (40, 1))
+    Y = np.hstack([np.sin(X), np.cos(X)]) + 0.1 * rng.standard_normal((40, 2))
+    Y[::5, 1] = np.nan
+    model = ovkgp.GPRegressor(kernel, random_state=0).fit(X, Y)
+    seen = np.isfinite(Y).ravel()
+    K = model.gp_.kernel(model.scaling_.inputs(X)).to_dense().detach().numpy()[seen][:, seen]
+    noise = np.diag(np.tile(model.gp_.noise.detach().numpy(), 40)[seen])
+    freedom = np.trace(K @ np.linalg.inv(K + noise))
+    H = np.eye(72) - 1 / 72
+    values = np.linalg.eigvalsh(H @ K @ H)[::-1]
+    number = int((np.cumsum(values) / values.sum() < 0.95).sum() + 1)
+    components = "component has" if number == 1 else "components have"
+    expected = (
+        f"the mean has {freedom:.3g} degrees of freedom for 72 entries; {number} {components} 95 % of their prior"
+    )
+    assert expected in model.summary()
+
+
+def test_summary_omits_components_of_many_entries(monkeypatch):
+    monkeypatch.setattr(summary_module, "MAX_SPECTRUM_ENTRIES", 10)
+    X = np.linspace(0, 1, 20)[:, None]
+    text = ovkgp.GPRegressor("independent", random_state=0).fit(X, np.sin(5 * X)).summary()
+    assert "for 20 entries\n" in text

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from detector_cases import gram
 from gpytorch.kernels import LinearKernel, MaternKernel, ScaleKernel
 from scipy.special import j1
 from scipy.stats import chi2, kstest
@@ -20,10 +21,6 @@ ROWS, POINTS, DIRECTIONS = rng.normal(size=(N, 2)), rng.normal(size=(9, 2)), rng
 
 def rbf(gamma, rows=ROWS):
     return task_kernel("rbf", (2 * gamma) ** -0.5, torch.from_numpy(rows))
-
-
-def gram(x, z, gamma):
-    return np.exp(-gamma * np.square(x[:, None] - z).sum(-1))
 
 
 def low_rank(approximation, size, gamma=0.7):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from detector_cases import cancer_split
+from detector_cases import cancer_split, gram
 from scipy.stats import spearmanr
 from sklearn.decomposition import KernelPCA
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -26,16 +26,12 @@ def test_scikit_learn_checks_pass_with_other_options(estimator, check):
     check(estimator)
 
 
-def gram(x, z):
-    return np.exp(-GAMMA * np.square(x[:, None] - z).sum(-1))
-
-
 @pytest.mark.parametrize("num_components", [0, 1, 5])
 def test_kt_56_score_is_the_reconstruction_error(num_components):
     """In coordinates of the space of the kernel that hold all rows and points."""
     model = KernelPCADetector(num_components=num_components, **UNSCALED).fit(ROWS)
     everything = np.vstack([ROWS, POINTS])
-    values, vectors = np.linalg.eigh(gram(everything, everything))
+    values, vectors = np.linalg.eigh(gram(everything, everything, GAMMA))
     coordinates = vectors * np.sqrt(np.maximum(values, 0))
     coordinates -= coordinates[:40].mean(0)
     components = np.linalg.svd(coordinates[:40], full_matrices=False)[2][:num_components]
@@ -48,15 +44,15 @@ def test_components_equal_those_of_scikit_learn():
     model = KernelPCADetector(num_components=4, **UNSCALED).fit(ROWS)
     peer = KernelPCA(4, kernel="rbf", gamma=GAMMA).fit(ROWS)
     np.testing.assert_allclose(model.eigenvalues_, peer.eigenvalues_ / 40, rtol=1e-8)
-    K = gram(POINTS, ROWS)
-    variance = 1 - 2 * K.mean(1) + gram(ROWS, ROWS).mean()
+    K = gram(POINTS, ROWS, GAMMA)
+    variance = 1 - 2 * K.mean(1) + gram(ROWS, ROWS, GAMMA).mean()
     expected = variance - np.square(peer.transform(POINTS)).sum(1)
     np.testing.assert_allclose(-model.score_samples(POINTS), expected, atol=1e-9)
 
 
 def test_kt_57_without_components_points_are_ordered_as_by_the_parzen_density():
     model = KernelPCADetector(num_components=0, **UNSCALED).fit(ROWS)
-    assert spearmanr(model.score_samples(POINTS), gram(POINTS, ROWS).sum(1)).statistic == pytest.approx(1)
+    assert spearmanr(model.score_samples(POINTS), gram(POINTS, ROWS, GAMMA).sum(1)).statistic == pytest.approx(1)
 
 
 def test_all_components_reconstruct_the_rows():

@@ -3,8 +3,9 @@
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
-from detector_cases import cancer_split, spiral_split
+from detector_cases import cancer_split, expected_rates, gram, spiral_split
 from gpytorch.kernels import RBFKernel
 from scipy.stats import chi2
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -40,10 +41,6 @@ def fit(X=ROWS, gamma=None, **options):
     if gamma is not None:
         options |= {"lengthscale": (2 * gamma) ** -0.5, "scale_inputs": False}
     return RandomProjectionDetector(**{"random_state": 0} | options).fit(X)
-
-
-def gram(x, z, gamma):
-    return np.exp(-gamma * np.square(x[:, None] - z).sum(-1))
 
 
 @pytest.mark.parametrize("leave_one_out", [True, False])
@@ -100,69 +97,82 @@ def test_many_projections_give_the_rank_among_leave_one_out_densities():
 
 
 @cache
-def rates(gamma, num_projections, leave_one_out, num_splits=6, num_draws=4, **options):
-    """Return the fractions of flagged typical rows and of accepted outliers of the spiral."""
-    found = []
-    for seed in range(num_splits):
-        split = spiral_split(seed)
-        for draw in range(num_draws):
-            settings = {"num_projections": num_projections, "leave_one_out": leave_one_out, "random_state": draw}
-            model = fit(split.training, gamma, **settings, **options)
-            found.append([(model.predict(split.typical) == -1).mean(), (model.predict(split.outliers) == 1).mean()])
-    return np.mean(found, 0)
+def split(seed):
+    return spiral_split(seed)
 
 
-@pytest.mark.parametrize("gamma", [50.0, 3000.0])
-def test_fraction_of_flagged_rows_is_alpha_for_any_lengthscale(gamma):
-    assert 0.02 < rates(gamma, 10, True, num_splits=2, num_draws=5)[0] < 0.09
+@cache
+def rates(gamma, num_projections, leave_one_out, num_splits=10):
+    return np.mean(
+        [expected_rates(split(seed), gamma, num_projections, leave_one_out) for seed in range(num_splits)], 0
+    )
 
 
-@pytest.mark.slow
+def rates_of_draws(gamma, num_projections, leave_one_out, num_draws, **options):
+    """Return the fractions of typical rows of the first spiral that are flagged, and of outliers that are accepted."""
+    settings = {"num_projections": num_projections, "leave_one_out": leave_one_out} | options
+    models = [fit(split(0).training, gamma, random_state=draw, **settings) for draw in range(num_draws)]
+    flagged = [[(model.predict(rows) == -1).mean() for rows in split(0)[1:]] for model in models]
+    return np.mean(flagged, 0) * [1, -1] + [0, 1]
+
+
+@pytest.mark.parametrize(("gamma", "leave_one_out"), [(50.0, True), (500.0, True), (500.0, False)])
+def test_rates_of_draws_are_the_expected_ones(gamma, leave_one_out):
+    """So that tables can be compared without the noise of the directions (KT-46)."""
+    found = rates_of_draws(gamma, 10, leave_one_out, 20)
+    np.testing.assert_allclose(found, expected_rates(split(0), gamma, 10, leave_one_out), atol=0.02)
+
+
 @pytest.mark.parametrize("num_projections", [2, 50])
 @pytest.mark.parametrize("gamma", [25.0, 100.0, 500.0, 1000.0, 3000.0])
 def test_fraction_of_flagged_rows_is_alpha_for_any_lengthscale_and_dimension(gamma, num_projections):
-    """C-16, over 20 draws of the directions."""
-    assert 0.02 < rates(gamma, num_projections, True, num_splits=5)[0] < 0.09
+    """C-16."""
+    assert 0.02 < rates(gamma, num_projections, True)[0] < 0.09
 
 
-TABLES = {  # KT-63: fractions in Figures 5.2 and 5.3 by number of projections, at γ = 5, 25, 50, 75, 100, 500
-    2: ((0.052, 0.052, 0.058, 0.060, 0.062, 0.124), (0.807, 0.074, 0.018, 0.012, 0.009, 0.001)),
-    10: ((0.058, 0.061, 0.062, 0.075, 0.086, 0.260), (0.446, 0.012, 0.005, 0.001, 0.0, 0.0)),
-    50: ((0.059, 0.071, 0.083, 0.092, 0.106, 0.311), (0.142, 0.004, 0.0, 0.0, 0.0, 0.0)),
+GAMMAS = (0.1, 1.0, 5.0, 25.0, 50.0, 75.0, 100.0, 500.0, 1000.0, 3000.0)
+TABLE = {  # KT-63: fractions of flagged typical rows in Figure 5.2 by number of projections
+    2: (0.054, 0.060, 0.052, 0.052, 0.058, 0.060, 0.062, 0.124, 0.219, 0.452),
+    10: (0.061, 0.046, 0.058, 0.061, 0.062, 0.075, 0.086, 0.260, 0.400, 0.667),
+    25: (0.043, 0.050, 0.067, 0.068, 0.079, 0.080, 0.096, 0.296, 0.450, 0.730),
+    50: (0.045, 0.042, 0.059, 0.071, 0.083, 0.092, 0.106, 0.311, 0.469, 0.759),
+    100: (0.027, 0.043, 0.067, 0.071, 0.084, 0.096, 0.106, 0.317, 0.477, 0.779),
+    500: (0.054, 0.034, 0.068, 0.075, 0.090, 0.101, 0.114, 0.320, 0.488, 0.805),
 }
-GAMMAS = (5.0, 25.0, 50.0, 75.0, 100.0, 500.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_projections", TABLES)
+@pytest.mark.parametrize("num_projections", [2, *(pytest.param(p, marks=pytest.mark.slow) for p in list(TABLE)[1:])])
 def test_kt_63_rates_are_those_of_the_tables_with_the_own_term(num_projections):
-    """Fractions of flagged typical rows within .03; those of accepted outliers decrease in γ."""
-    false_alarms, missed = np.transpose([rates(gamma, num_projections, False) for gamma in GAMMAS])
-    np.testing.assert_allclose(false_alarms, TABLES[num_projections][0], atol=0.03)
-    assert (np.diff(missed) <= 0.002).all() and missed[0] > missed[-1]
+    """Flagged typical rows within .03 where at most a third is flagged; the thesis does not print how its spiral is made.
+
+    Beyond that our spiral differs by up to .08. Accepted outliers decrease in γ (Figure 5.3).
+    """
+    false_alarms, missed = np.transpose([rates(gamma, num_projections, False, 20) for gamma in GAMMAS])
+    close = 10 if num_projections == 2 else 7
+    np.testing.assert_allclose(false_alarms[:close], TABLE[num_projections][:close], atol=0.03)
+    np.testing.assert_allclose(false_alarms, TABLE[num_projections], atol=0.08)
+    assert (np.diff(missed) <= 0).all() and missed[0] > 0.88 and missed[-1] < 1e-3
 
 
 def test_kt_e_15_tables_include_the_own_term():
     """At γ = 1000, p = 10 the table has .400; without the own term the rate is alpha."""
-    own, loo = (rates(1000.0, 10, value, num_splits=2, num_draws=3)[0] for value in (False, True))
-    assert own == pytest.approx(0.400, abs=0.06) and loo < 0.09
+    own, loo = (rates(1000.0, 10, value)[0] for value in (False, True))
+    assert own == pytest.approx(0.400, abs=0.03) and loo < 0.09
 
 
-@pytest.mark.slow
 def test_kt_e_20_misprinted_rates_of_the_text_and_of_a_header():
     """The rate at the best parameters is .06, not .6; with 400 landmarks .059 of the outliers at "γ = 5" cannot be: the exact kernel accepts .8."""
-    assert rates(100.0, 2, False)[0] == pytest.approx(0.06, abs=0.03)
-    options = {"approximation": "nystrom", "num_frequencies": 400}
-    assert rates(5.0, 2, False, num_splits=3, num_draws=2, **options)[1] > 0.6
+    assert rates(100.0, 2, False)[0] == pytest.approx(0.06, abs=0.01)
+    assert rates_of_draws(5.0, 2, False, 4, approximation="nystrom", num_frequencies=400)[1] > 0.6
 
 
 def test_kt_e_18_and_kt_61_bounds_of_missed_outliers():
     """S(x) ≤ ‖U‖² exp(−2γ d²) for the squared distance d² to the rows, and P(χ²_k > k t) ≤ (t e^(1−t))^(k/2)."""
-    split = spiral_split(0)
-    model = fit(split.training, 50.0, num_projections=5)
-    squares = np.square(split.outliers[:, None] - split.training).sum(-1).min(1)
+    training, _, outliers = split(0)
+    model = fit(training, 50.0, num_projections=5)
+    squares = np.square(outliers[:, None] - training).sum(-1).min(1)
     bound = np.log(np.square(model._projection).sum()) - 100 * squares
-    assert (model._columns.log_statistics(split.outliers, model._projection) <= bound).all()
+    assert (model._columns.log_statistics(outliers, model._projection) <= bound).all()
     for k in (2, 10, 100):
         for t in (1.1, 1.5, 3.0):
             assert chi2(k).sf(k * t) <= (t * np.exp(1 - t)) ** (k / 2)
@@ -178,8 +188,8 @@ def test_kt_e_21_cancer_data_have_212_malignant_rows():
 
 def test_kt_64_cancer_auc():
     """γ = .05 and 100 projections, 10 splits: .905 (±.013), of the spec's own run."""
-    splits = [cancer_split(seed) for seed in range(10)]
-    found = [split.auc(fit(split.training, 0.05)) for split in splits]
+    splits = map(cancer_split, range(10))
+    found = [each.auc(fit(each.training, 0.05)) for each in splits]
     assert np.mean(found) == pytest.approx(0.905, abs=0.02)
 
 
@@ -269,6 +279,30 @@ def test_failed_fit_leaves_the_detector_unchanged(kind):
     with pytest.raises(InputError):
         model.fit(np.full((3, 2), np.nan))
     np.testing.assert_array_equal(model.score_samples(POINTS), before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter"),
+    [
+        ("RandomProjectionDetector", "lengthscale"),
+        ("KernelPCADetector", "number of components"),
+        ("OneClassForest", "importance"),
+    ],
+)
+def test_summary_lists_outliers_of_the_training_rows_and_parameters(kind, parameter):
+    X = pd.DataFrame(np.vstack([ROWS, [[9.0, 9.0]]]), columns=["a", "b"])
+    model = getattr(ovkgp, kind)(alpha=0.1).fit(X)
+    text, flagged = model.summary(), np.flatnonzero(model.held_out_scores_ < model.offset_)
+    assert f"41; {len(flagged)} outliers among them: {', '.join(map(str, flagged))}" in text
+    assert parameter in text and "level α of predict" in text
+
+
+@pytest.mark.parametrize(
+    ("approximation", "text"),
+    [("exact", "exact kernel"), ("nystrom", "300 landmarks"), ("orff", "300 random frequencies")],
+)
+def test_description_names_the_approximation(approximation, text):
+    assert text in dict(fit(approximation=approximation).describe().facts)["Approximation"]
 
 
 @pytest.mark.parametrize("kind", ["RandomProjectionDetector", "KernelPCADetector", "OneClassForest"])

@@ -283,6 +283,20 @@ def test_bo_c_07_bo_11_composed_kernel_is_an_operator_valued_kernel(data):
     assert np.linalg.matrix_rank(gram, tol=1e-8) <= N * D
 
 
+def test_bo_c_37_norms_of_operators_are_below_their_bounds():
+    """‖T_x‖_HS = κ‖G‖_F ≤ √d κ C_φ², and ‖√A − √B‖ ≤ ‖A − B‖^½ for positive semidefinite matrices (that of Φ: BO-E-17)."""
+    dictionary, rng = BSplines(7), np.random.default_rng(0)
+    assert np.linalg.norm(dictionary.gram()) <= np.sqrt(7) * dictionary.riesz_constants[1] ** 2
+    for rank in (1, 3, 6):
+        roots, squares = [], []
+        for _ in range(2):
+            factor = rng.standard_normal((6, rank))
+            squares.append(factor @ factor.T)
+            values, vectors = np.linalg.eigh(squares[-1])
+            roots.append((vectors * np.sqrt(values.clip(0))) @ vectors.T)
+        assert np.linalg.norm(roots[0] - roots[1], 2) <= np.sqrt(np.linalg.norm(squares[0] - squares[1], 2))
+
+
 # --- BO §6.3 and bounds -------------------------------------------------------------------------------------------------
 
 

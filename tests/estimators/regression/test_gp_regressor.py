@@ -329,7 +329,7 @@ def test_auto_approximation_uses_features_for_many_rows():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 6, (5200, 1)).astype(np.float32)
     y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(5200)
-    model = ovkgp.GPRegressor(num_frequencies=50, training_rows=300, random_state=0).fit(X, y)
+    model = ovkgp.GPRegressor(base_kernel="rbf", num_frequencies=50, training_rows=300, random_state=0).fit(X, y)
     assert model.approximation_ == "orff" and model.fit_report_.num_rows == 300
     grid = np.linspace(0, 6, 50)[:, None]
     np.testing.assert_allclose(model.predict(grid), np.sin(grid[:, 0]), atol=0.05)
@@ -810,3 +810,24 @@ def test_joint_log_density_of_other_likelihoods_is_rejected():
     with pytest.raises(ovkgp.exceptions.OptionError, match="not Gaussian"):
         model.log_density([[1.0]], [1.0])
     assert model.log_density([[1.0]], [1.0], joint=False).shape == (1,)
+
+
+def test_long_series_are_exact():
+    """Matérn kernels of one input are Markov, so that 6000 rows need neither features nor an n × n matrix."""
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.uniform(0, 60, 6000))
+    Y = np.c_[np.sin(t), np.cos(t)] + 0.2 * rng.standard_normal((6000, 2))
+    Y[rng.random(Y.shape) < 0.1] = np.nan
+    grid = np.linspace(1, 59, 50)
+    for kernel in ("independent", "decomposable"):
+        model = ovkgp.GPRegressor(kernel, training_rows=1500, random_state=0).fit(t[:, None], Y)
+        assert model.approximation_ == "exact"
+        mean, std = model.predict(grid[:, None], return_std=True)
+        np.testing.assert_allclose(mean, np.c_[np.sin(grid), np.cos(grid)], atol=0.06)
+        np.testing.assert_allclose(std, 0.2, rtol=0.06)
+    assert (
+        ovkgp.GPRegressor("independent", base_kernel="rbf", training_rows=500, random_state=0)
+        .fit(t[:, None], Y)
+        .approximation_
+        == "orff"
+    )

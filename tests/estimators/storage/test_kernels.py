@@ -20,7 +20,7 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 from gpytorch.priors import GammaPrior, LogNormalPrior
-from oracles import OUTPUTS, SMOOTH_BASES, operator_valued, randomise, smooth_base
+from oracles import OUTPUTS, SMOOTH_BASES, operator_valued, randomize, smooth_base
 from spectral_cases import CASES, NUM_DIMS, make
 
 from ovkgp.estimators.storage.file import read_model, write_model
@@ -120,7 +120,7 @@ def kernel_and_points(kind, name):
     }
     d = NUM_DIMS[name] if kind == "spectral" else 2
     x = torch.from_numpy(np.random.default_rng(3).uniform(0.2, 1.3, (4, d)))
-    return randomise(makers[kind]().double(), 5), x
+    return randomize(makers[kind]().double(), 5), x
 
 
 def through_a_file(kernel, path):
@@ -370,7 +370,7 @@ def test_kernel_from_spec_rejects_damaged_spec(name):
 
 
 def test_load_kernel_state_restores_custom_kernel(tmp_path):
-    kernel = randomise(DecomposableKernel(CustomKernel(ard_num_dims=2), num_outputs=2).double(), 0)
+    kernel = randomize(DecomposableKernel(CustomKernel(ard_num_dims=2), num_outputs=2).double(), 0)
     write_model(tmp_path / "kernel", kernel_state(kernel), {})
     fresh = DecomposableKernel(CustomKernel(ard_num_dims=2), num_outputs=2)
     before = copy.deepcopy(fresh.state_dict())

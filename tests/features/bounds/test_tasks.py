@@ -131,6 +131,13 @@ def test_lt_e_32_and_33_the_sampling_error_is_below_the_safe_bound(m):
     assert (risks[0] - risks[1]).abs().item() <= bound
 
 
+def test_sampling_bound_is_as_stated():
+    B, lam, kappa_x, kappa_task, slope = 3.0, 0.2, 1.5, 0.7, 2.5
+    given = {"target": B, "kappa_x": kappa_x, "kappa_task": kappa_task, "slope": slope}
+    expected = 0.1 * (B + kappa_x * np.sqrt(B / lam) * (kappa_task + slope))
+    assert task_sampling_bound(0.1, lam, **given) == pytest.approx(expected, rel=1e-12)
+
+
 def test_lt_e_32_sums_of_square_roots_of_cells_are_not_bounded():
     for p in (4, 100):
         assert np.sqrt(np.full(p, 1 / p)).sum() == pytest.approx(np.sqrt(p))

@@ -168,9 +168,9 @@ def test_moments_equal_those_of_draws(name):
     y = likelihood.draw(F, generator)
     assert y.shape == F.shape and y.dtype == torch.float64
     likelihood.check(y)
-    centre, variance = (part.item() for part in likelihood.moments(one(mean), one(std**2)))
+    center, variance = (part.item() for part in likelihood.moments(one(mean), one(std**2)))
     error = (variance / count) ** 0.5
-    assert y.mean().item() == pytest.approx(centre, abs=5 * error)
+    assert y.mean().item() == pytest.approx(center, abs=5 * error)
     assert y.var().item() == pytest.approx(variance, rel=0.2 if name == "student_t" else 0.03)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
-from oracles import dense, operator_valued, randomise
+from oracles import dense, operator_valued, randomize
 from pairwise import pairwise
 
 from ovkgp.features import ORFF
@@ -39,7 +39,7 @@ class Case:
     """A kernel, landmarks, and the outputs observed there."""
 
     def __init__(self, name, observed="complete", k=6):
-        self.kernel = randomise(KERNELS[name]().double(), 3).requires_grad_(False)
+        self.kernel = randomize(KERNELS[name]().double(), 3).requires_grad_(False)
         self.Z, self.X = normal(k, 2, seed=1), normal(4, 2, seed=2)
         p = self.num_outputs = self.kernel.num_outputs_per_input(self.Z, self.Z)
         self.observed = torch.ones(k, p, dtype=torch.bool)
@@ -172,7 +172,7 @@ def test_lift_keeps_zero_prior_variance():
 
 @pytest.mark.parametrize("name", ["scalar", "icm", "lmc", "curl-free"])
 def test_guarded_posterior_variance_is_at_least_the_floor(name):
-    kernel = randomise(KERNELS[name]().double(), 3)
+    kernel = randomize(KERNELS[name]().double(), 3)
     X = normal(30, 2, seed=5)
     Y = normal(30, kernel.num_outputs_per_input(X, X), seed=6)
     gp = OperatorValuedGP(kernel, noise=0.01, features=ORFF(kernel, 4, num_dims=2, random_state=0))

@@ -280,6 +280,15 @@ def test_minimize_in_balls_reports_its_stopping_criterion():
     assert report.converged and report.message == "converged"
 
 
+def test_gradient_norm_is_that_of_the_gradient_inside_the_balls_and_zero_at_the_solution():
+    found = scaled_quadratic()
+    weights, report = minimize_in_balls(found, Balls(GROUPS_OF_TWO, 1e3), max_iter=3)
+    gradient = found.apply(weights) - found.moment
+    assert report.gradient_norm == pytest.approx(float(gradient.norm() / found.moment.norm()), rel=1e-6)
+    report = minimize_in_balls(found, Balls(GROUPS_OF_TWO, 0.3), tolerance=1e-13)[1]
+    assert report.converged and report.gradient_norm < 1e-5  # the gradient itself does not vanish on a sphere
+
+
 def test_minimize_in_balls_keeps_the_weights_after_ctrl_c():
     found, balls, calls = scaled_quadratic(), Balls(GROUPS_OF_TWO, 1.0), []
 

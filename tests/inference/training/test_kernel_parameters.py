@@ -186,6 +186,7 @@ def test_period_starts_at_median_distance():
         lambda: TransformableKernel(ScaleKernel(RBFKernel()), [Delay(0.0), Delay(1.0)]),
         lambda: FunctionValuedKernel(ScaleKernel(RBFKernel()), RBFKernel(), tasks=torch.linspace(0, 1, 2)),
         lambda: FunctionValuedKernel(ScaleKernel(RBFKernel()), ScaleKernel(RBFKernel())),
+        lambda: FunctionValuedKernel(RBFKernel(), ScaleKernel(RBFKernel())),
         lambda: ScaleKernel(WarpedKernel(DecomposableKernel(RBFKernel(), 2), CyclicGroup([5.0, 5.0]))),
     ],
 )

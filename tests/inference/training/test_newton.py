@@ -82,3 +82,25 @@ def test_failed_evaluations_shorten_the_step():
     point, gain, _, evaluator = search(density, MODE - 0.8, 0.3 * HESSIAN)
     assert evaluator.failures > 0 and gain < 1e-10
     np.testing.assert_allclose(point.x, MODE, atol=1e-5)
+
+
+@pytest.mark.parametrize("steepness", [1e17, 1e19, 1e22, 1e25])
+def test_search_continues_where_the_metric_becomes_singular(steepness):
+    """The curvature at a wall, such as that of a nearly singular covariance matrix, exceeds all others by more than 1e16."""
+    across = np.array([0.6, 0.5, -0.4, 0.3])
+
+    def walled(x):
+        excess = max(across @ (x - MODE) - 0.05, 0.0)
+        value, gradient = quadratic(x)
+        return value - 0.5 * steepness * excess**2, gradient - steepness * excess * across
+
+    for seed in range(8):
+        direction = np.random.default_rng(seed).standard_normal(4)
+        start = (
+            MODE
+            + (0.05 + 1e-3) * across / (across @ across)
+            + (direction - across * (across @ direction) / (across @ across))
+        )
+        point, gain, *_ = search(walled, start, np.eye(4), max_evaluations=400, tolerance=1e-6)
+        assert 0 <= gain < 1e-3
+        np.testing.assert_allclose(point.x, MODE, atol=0.05)

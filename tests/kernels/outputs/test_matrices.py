@@ -12,7 +12,7 @@ from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_operator.utils.warnings import NumericalWarning
-from oracles import dense, randomise
+from oracles import dense, randomize
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
@@ -52,8 +52,8 @@ def random_outputs(n=40, p=3, seed=0):
 
 
 EXAMPLES = {
-    "free": lambda: randomise(FreeMatrix(4, rank=2).double(), 0),
-    "full": lambda: randomise(FullMatrix(4).double(), 0),
+    "free": lambda: randomize(FreeMatrix(4, rank=2).double(), 0),
+    "full": lambda: randomize(FullMatrix(4).double(), 0),
     "known": lambda: KnownMatrix(random_psd(4, 4)),
     "known_singular": lambda: KnownMatrix(random_psd(4, 2)),
     "empirical": lambda: EmpiricalMatrix(random_outputs(), shrinkage=0.1),
@@ -86,7 +86,7 @@ def test_pickle_and_state_dict_keep_the_matrix(make):
     module = make()
     assert torch.equal(pickle.loads(pickle.dumps(module))(), module())
     twin = pickle.loads(pickle.dumps(module))
-    randomise(twin, 5)
+    randomize(twin, 5)
     twin.load_state_dict(module.state_dict())
     assert torch.equal(twin(), module())
 
@@ -116,7 +116,7 @@ def test_rank_of_a_fixed_matrix_is_the_number_of_columns_of_its_factor(rank):
 
 
 def test_free_matrix_is_loadings_plus_diagonal():
-    module = randomise(FreeMatrix(4, rank=2).double(), 1)
+    module = randomize(FreeMatrix(4, rank=2).double(), 1)
     W = array(module.loadings)
     np.testing.assert_allclose(array(module()), W @ W.T + np.diag(array(module.diagonal)), rtol=1e-14)
 
@@ -125,7 +125,7 @@ def test_free_matrix_diagonal_can_be_set_and_constrained():
     module = FreeMatrix(3, diagonal_constraint=GreaterThan(0.5))
     module.diagonal = torch.tensor([1.0, 2.0, 3.0])
     torch.testing.assert_close(module.diagonal, torch.tensor([1.0, 2.0, 3.0]))
-    assert (randomise(module, 2).diagonal > 0.5).all()
+    assert (randomize(module, 2).diagonal > 0.5).all()
 
 
 def negative_log_likelihood(kernel, x, y):
@@ -141,13 +141,13 @@ def train(initial, steps=5):
     loadings = kernel.output_module.loadings
     if initial is not None:
         loadings.data = initial.double()
-    optimiser = torch.optim.Adam(kernel.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(kernel.parameters(), lr=0.05)
     first = None
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         negative_log_likelihood(kernel, x, y).backward()
         first = loadings.grad.clone() if first is None else first
-        optimiser.step()
+        optimizer.step()
     return loadings.detach(), first
 
 
@@ -195,7 +195,7 @@ def test_loadings_and_coupling_accept_priors():
 
 
 def test_free_matrix_has_a_batch_shape():
-    module = randomise(FreeMatrix(3, rank=2, batch_shape=torch.Size([2])).double(), 3)
+    module = randomize(FreeMatrix(3, rank=2, batch_shape=torch.Size([2])).double(), 3)
     assert module().shape == (2, 3, 3)
     torch.testing.assert_close(module[1](), module()[1])
 
@@ -220,7 +220,7 @@ class TestFullMatrixProtocol(BaseKernelTestCase, unittest.TestCase):
 
 @pytest.mark.parametrize("p", [1, 2, 4])
 def test_full_matrix_is_the_product_of_its_factor(p):
-    module = randomise(FullMatrix(p).double(), 1)
+    module = randomize(FullMatrix(p).double(), 1)
     L = np.diag(np.exp(array(module.log_scale)))
     L[np.tril_indices(p, -1)] = array(module.lower)
     np.testing.assert_allclose(array(module.factor()), L, rtol=1e-15)
@@ -228,7 +228,7 @@ def test_full_matrix_is_the_product_of_its_factor(p):
 
 
 def test_full_matrix_has_no_redundant_parameter():
-    module = randomise(FullMatrix(3).double(), 2)
+    module = randomize(FullMatrix(3).double(), 2)
 
     def matrix(raw):
         values = {"log_scale": raw[:3], "lower": raw[3:]}
@@ -243,13 +243,13 @@ def test_full_matrix_is_initialized_at_identity():
 
 
 def test_full_matrix_has_a_batch_shape():
-    module = randomise(FullMatrix(3, batch_shape=torch.Size([2])).double(), 3)
+    module = randomize(FullMatrix(3, batch_shape=torch.Size([2])).double(), 3)
     assert module().shape == (2, 3, 3) and module.factor().shape == (2, 3, 3)
     torch.testing.assert_close(module[1](), module()[1])
 
 
 def test_full_matrix_factor_gives_features():
-    kernel = DecomposableKernel(RBFKernel(), output_matrix=randomise(FullMatrix(2), 4)).double()
+    kernel = DecomposableKernel(RBFKernel(), output_matrix=randomize(FullMatrix(2), 4)).double()
     x = torch.linspace(0, 2, 5, dtype=torch.float64).unsqueeze(-1)
     Phi = ORFF(kernel, 20_000, num_dims=1, sampler="qmc", random_state=0).double()(x)
     np.testing.assert_allclose(array((Phi @ Phi.mT).to_dense()), dense(kernel, x), atol=2e-3 * dense(kernel, x).max())
@@ -609,7 +609,7 @@ def test_mean_regularized_matrix_rejects_invalid_coupling(coupling):
 @settings(max_examples=30, deadline=None)
 @given(p=st.integers(1, 6), rank=st.integers(1, 6), seed=st.integers(0, 10_000))
 def test_free_matrix_is_positive_definite(p, rank, seed):
-    module = randomise(FreeMatrix(p, rank=min(rank, p)).double(), seed)
+    module = randomize(FreeMatrix(p, rank=min(rank, p)).double(), seed)
     values = torch.linalg.eigvalsh(module())
     assert values[0] > 0
     torch.testing.assert_close(module.factor() @ module.factor().mT, module())

@@ -302,6 +302,24 @@ def test_write_report_keeps_old_file_on_errors(levels, tmp_path, monkeypatch):
     assert target.read_text() == "old" and os.listdir(tmp_path) == ["report.html"]
 
 
+def test_write_report_shows_the_table_of_criticism(tmp_path, read):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"time": rng.uniform(0, 6, 40)})
+    model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X["time"]).rename("level & rate") + 0.2 * rng.normal(size=40))
+    table = ovkgp.criticism.criticize(model, random_state=0)
+    page = write_report(model, tmp_path / "r.html", criticism=table).read_text(encoding="utf-8")
+    section = page.partition('<section id="criticism">')[2].partition("</section>")[0]
+    assert '<a href="#criticism">' in page
+    assert section.count("<tr>") == 1 + sum(check.applies for check in table)
+    assert section.count("Not applicable: ") == sum(not check.applies for check in table)
+    assert section.count("<img") == 2
+    assert "PIT of level &amp; rate" in section
+    assert all(note.split(";")[0] in section for note in table.notes)
+    assert "criticism" not in write_report(model, tmp_path / "r.html").read_text(encoding="utf-8").partition("<body")[2]
+    with pytest.raises(InputError, match="criticism must be a table of criticize"):
+        write_report(model, tmp_path / "r.html", criticism=table.to_frame())
+
+
 def test_write_report_takes_title_and_note(levels, tmp_path, read):
     page = read(written(levels[0], tmp_path, title="Stars", notes="Only this."))
     assert "Only this." in page.prose and page.headings[0] == "Stars"

@@ -24,8 +24,8 @@ from ovkgp.checks import check_nonnegative, check_positive
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
 from ovkgp.kernels.evaluation import evaluate_kernel
-from ovkgp.kernels.module_cache import ModuleCache
-from ovkgp.kernels.penalties import Penalty
+from ovkgp.kernels.manifold.module_cache import ModuleCache
+from ovkgp.kernels.manifold.penalties import Penalty
 from ovkgp.kernels.protocol import OperatorValuedKernel, check_kernel, is_operator_valued, num_outputs
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer, check_one_of
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.module_cache import ModuleCache
+from ovkgp.kernels.manifold.module_cache import ModuleCache
 
 RELATIVE_TOLERANCES = {"float64": 1e-8, "float32": 1e-4}
 """Largest asymmetry and negative eigenvalue of M, relative to the largest row sum, that count as rounding."""
@@ -153,7 +153,7 @@ def _squarable(X: np.ndarray) -> np.ndarray:
     """Return points whose squared distances neither overflow nor underflow: those beyond 1e100 times the others are moved closer."""
     size, sizes = np.abs(X).max(), np.abs(X[X != 0])
     typical = np.median(sizes) if len(sizes) else 0.0
-    size = typical if size > MAX_RELATIVE_SIZE * typical else size
+    size = typical if size / MAX_RELATIVE_SIZE > typical else size
     with np.errstate(over="ignore"):
         scaled = np.ldexp(X, -np.frexp(size)[1])  # exact
     return np.clip(scaled, -MAX_RELATIVE_SIZE, MAX_RELATIVE_SIZE)

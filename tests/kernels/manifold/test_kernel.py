@@ -29,7 +29,7 @@ from ovkgp.kernels import (
     neighbor_laplacian,
     num_outputs,
 )
-from ovkgp.kernels.manifold import OperatorValuedManifoldKernel
+from ovkgp.kernels.manifold.kernel import OperatorValuedManifoldKernel
 
 
 def points(n, seed=0, d=2):

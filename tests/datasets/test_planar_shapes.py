@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ovkgp.datasets import make_circles_and_moons, make_two_moons
-from ovkgp.datasets.semi_supervised import CIRCLES, CIRCLES_CENTER, MOONS, Arc
+from ovkgp.datasets import make_circles_and_moons, make_spiral, make_two_moons
+from ovkgp.datasets.planar_shapes import CIRCLES, CIRCLES_CENTER, MOONS, Arc
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels import simplex_code
 
@@ -95,3 +95,29 @@ def test_semi_supervised_data_reject_invalid_options(make):
 def test_circles_and_moons_reject_unknown_coding():
     with pytest.raises(OptionError, match="coding"):
         make_circles_and_moons(40, coding="binary")
+
+
+def distances_to_spiral(X):
+    turn = np.linspace(0, 1, 4001)
+    curve = ((2 * turn + 1) / 3 * np.exp(2j * np.pi * turn)).view(np.float64).reshape(-1, 2)
+    return np.linalg.norm(X[:, None] - curve, axis=-1).min(1)
+
+
+def test_spiral_rows_lie_near_it_and_far_from_the_opposite_one():
+    X = make_spiral(500, random_state=0)
+    assert distances_to_spiral(make_spiral(200, noise=0.0, random_state=0)).max() < 1e-3
+    assert np.sqrt(np.mean(distances_to_spiral(X) ** 2)) == pytest.approx(0.05, rel=0.1)
+    assert np.mean(distances_to_spiral(-X) > 0.1) > 0.95
+
+
+def test_spiral_depends_on_the_seed_only():
+    np.testing.assert_array_equal(make_spiral(30, random_state=1), make_spiral(30, random_state=1))
+    assert not np.array_equal(make_spiral(30, random_state=1), make_spiral(30, random_state=2))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [({"num_rows": 0}, "num_rows"), ({"num_rows": 3, "noise": -1.0}, "noise")]
+)
+def test_spiral_rejects_invalid_options(options, text):
+    with pytest.raises(OptionError, match=text):
+        make_spiral(**options)

@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.kernels.module_cache`."""
+"""Tests of `ovkgp.kernels.manifold.module_cache`."""
 
 import pickle
 from copy import deepcopy
@@ -7,7 +7,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
-from ovkgp.kernels.module_cache import ModuleCache
+from ovkgp.kernels.manifold.module_cache import ModuleCache
 
 
 class Counted(torch.nn.Module):

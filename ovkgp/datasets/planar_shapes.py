@@ -1,6 +1,6 @@
-"""Points on curves in the plane, few of them labeled (BT-114): two moons, and nested circles beside them.
+"""Points on curves in the plane: two moons, and nested circles beside them, few of them labeled (BT-114); a spiral (KT-63).
 
-The curves are circles and half-circles, so the ground truth is known everywhere: a point belongs to the nearest curve.
+Moons and circles are circles and half-circles, so the ground truth is known everywhere: a point belongs to the nearest curve.
 Rows without a label have NaN outputs.
 """
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.datasets import make_circles, make_moons
 
 from ovkgp.checks import as_seed, check_integer, check_nonnegative, check_one_of
-from ovkgp.datasets.samples import INPUTS, LABELS, Sample, check_points, derive_seed, make_rng
+from ovkgp.datasets.samples import INPUTS, LABELS, NOISE, Sample, check_points, derive_seed, make_rng
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels import simplex_code
 
@@ -140,6 +140,41 @@ def make_circles_and_moons(
     X, classes = np.concatenate([moons, circles + CIRCLES_CENTER]), np.concatenate([on_moons, on_circles + 2])
     order = rng.permutation(num_rows)
     return _keep_labels(X[order], classes[order], NearestCurve(MOONS + CIRCLES, codes), num_labels, seed)
+
+
+def make_spiral(num_rows: int, *, noise: float = 0.05, random_state=None) -> np.ndarray:
+    """Generate rows on one turn of a spiral; minus such rows are on the opposite spiral, outside of it (KT-63).
+
+    The spiral starts at radius 1/3 and ends at radius 1.
+
+    Parameters
+    ----------
+    num_rows : int
+        Number n of rows.
+    noise : float, default=0.05
+        Standard deviation of the rows along the normal of the spiral.
+    random_state : int, RandomState or None, default=None
+        Seed.
+
+    Returns
+    -------
+    ndarray of shape (n, 2)
+        Rows.
+
+    Examples
+    --------
+    >>> from ovkgp.datasets import make_spiral
+    >>> make_spiral(500, random_state=0).shape
+    (500, 2)
+    """
+    num_rows, noise = check_integer("num_rows", num_rows), check_nonnegative("noise", noise)
+    seed = as_seed(random_state)
+    turn = make_rng(seed, INPUTS).uniform(size=num_rows)
+    angle, radius = 2 * np.pi * turn, 2 * turn + 1
+    tangent = np.c_[np.cos(angle) - np.pi * radius * np.sin(angle), np.sin(angle) + np.pi * radius * np.cos(angle)]
+    normal = np.c_[tangent[:, 1], -tangent[:, 0]] / np.linalg.norm(tangent, axis=1, keepdims=True)
+    deviation = noise * make_rng(seed, NOISE).standard_normal((num_rows, 1))
+    return np.c_[radius * np.cos(angle), radius * np.sin(angle)] / 3 + deviation * normal
 
 
 def _keep_labels(X: np.ndarray, classes: np.ndarray, truth: NearestCurve, num_labels: int, seed: int) -> Sample:

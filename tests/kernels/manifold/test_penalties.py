@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.kernels.penalties`."""
+"""Tests of `ovkgp.kernels.manifold.penalties`."""
 
 import pickle
 from copy import deepcopy
@@ -13,8 +13,8 @@ from sklearn.datasets import make_moons
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels import graph_laplacian as weights_laplacian
-from ovkgp.kernels import penalties as module
-from ovkgp.kernels.penalties import Penalty, multiply_blockwise
+from ovkgp.kernels.manifold import penalties as module
+from ovkgp.kernels.manifold.penalties import Penalty, multiply_blockwise
 
 
 def laplacian(n=9):
@@ -271,6 +271,7 @@ def test_cluster_laplacian_rejects_more_clusters_than_points():
         cluster_laplacian(points(4), 5)
 
 
+@pytest.mark.filterwarnings("error:overflow")
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e306])
 def test_graphs_do_not_depend_on_the_unit_of_the_inputs(scale):
     X = np.random.default_rng(0).normal(size=(30, 2))

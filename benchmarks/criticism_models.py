@@ -1,9 +1,12 @@
 """Data sets of 200 rows, of a right model and of models that are wrong in one way each."""
 
+from collections import Counter
+
 import gpytorch
 import numpy as np
 
 import ovkgp
+from ovkgp.criticism import criticize
 
 NUM_ROWS = 200
 
@@ -50,3 +53,14 @@ def fit_fixed(X, Y):
 def fit_trained(X, Y):
     """Train an RBF kernel with independent outputs."""
     return ovkgp.GPRegressor("independent", "rbf", hyperparameters="evidence", random_state=0).fit(X, Y)
+
+
+def count_rejected(case, fit, num_datasets, first_seed=0):
+    """Count the data sets in which any test rejects the model, and those in which each test does."""
+    rejected, by_check = 0, Counter()
+    for seed in range(first_seed, first_seed + num_datasets):
+        X, Y, extra = draw_data(case, seed)
+        table = criticize(fit(X, Y), extra={"extra": extra}, random_state=seed)
+        rejected += bool(table.rejected)
+        by_check.update(check.name for check in table.rejected)
+    return rejected, by_check

@@ -1,0 +1,359 @@
+"""Covariances of Markov processes, by Kalman filters: C = K + Σ of n rows is solved in O(n) time and memory.
+
+The state x_k = A_k x_{k−1} + q_k, q_k ~ N(0, Q_k), k = 1, …, n, is observed as y_k = H x_k + ε_k, ε_k ~ N(0, R_k), with x_0 = 0 (Q_1 is
+the prior covariance of the first state). It is the sum of terms with A = A_c ⊗ I and Q = Q_c ⊗ Γ_c: H reads the first entry of each
+term for every output. The filter computes gains G_k and innovation covariances S_k forward; the adjoint filter of Bryson and Frazier
+computes backward, from r = 0 and N = 0 after the last row,
+
+    u_k = S_k⁻¹ v_k − G_kᵀ r_k,          r̃_k = r_k + Hᵀ u_k,                              r_{k−1} = A_kᵀ r̃_k,
+    D_k = S_k⁻¹ + G_kᵀ N_k G_k,          Ñ_k = N_k − N_k G_k H − Hᵀ G_kᵀ N_k + Hᵀ D_k H,     N_{k−1} = A_kᵀ Ñ_k A_k,
+
+where u = C⁻¹ y, D_k are the diagonal blocks of C⁻¹, and ½ (r̃_k r̃_kᵀ − Ñ_k) is the derivative of log N(y | 0, C) in Q_k. Neither Q nor the
+covariance of a state is inverted, so that stamps may coincide. Missing outputs have zero rows of H.
+
+Rows are divided into about √n chunks, which are filtered at the same time in three passes: first as functions of the state before each
+chunk, then these states one after another, then all chunks again. Every operation on all chunks is one call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ovkgp.exceptions import FactorizationError
+from ovkgp.inference.algebra.dense import gaussian_log_density, reject_second_derivatives
+
+
+@dataclass(frozen=True)
+class MarkovTerm:
+    """Term of the state: transitions A and process noise Q (n, d, d), those of the first row being the prior, and Γ (p, p)."""
+
+    transitions: Tensor
+    noises: Tensor
+    output_matrix: Tensor
+
+
+def multiply_blocks(blocks: list[Tensor], matrix: Tensor, transpose: bool = False) -> Tensor:
+    """Compute A M, or Aᵀ M, for A = blockdiag_c(A_c ⊗ I) with A_c (m, d_c, d_c), and M (m, s, k)."""
+    num_outputs = matrix.shape[-2] // sum(block.shape[-1] for block in blocks)
+    parts = matrix.split([block.shape[-1] * num_outputs for block in blocks], -2)
+    products = [
+        ((block.mT if transpose else block) @ part.reshape(*block.shape[:-1], -1)).view(part.shape)
+        for block, part in zip(blocks, parts, strict=True)
+    ]
+    return products[0] if len(products) == 1 else torch.cat(products, -2)
+
+
+def assemble_blocks(pairs: list[tuple[Tensor, Tensor]], size: int) -> Tensor:
+    """Compute blockdiag_c(Q_c ⊗ Γ_c) (m, s, s) from pairs Q_c (m, d_c, d_c), Γ_c (p, p)."""
+    blocks = [(Q[:, :, None, :, None] * matrix[:, None, :]).flatten(3).flatten(1, 2) for Q, matrix in pairs]
+    if len(blocks) == 1:
+        return blocks[0]
+    whole, offset = blocks[0].new_zeros(len(blocks[0]), size, size), 0
+    for block in blocks:
+        end = offset + block.shape[-1]
+        whole[:, offset:end, offset:end] = block
+        offset = end
+    return whole
+
+
+class KalmanSolver:
+    """C⁻¹ for terms of the state, in the order of time, and noise R (n, p, p) and residuals (n, p), NaN if missing, in any order.
+
+    `order` (n,) holds the rows in the order of time; `alpha` = C⁻¹ r (n, p), zero if missing; `log_density` = log N(r | 0, C).
+    O(n s³) time and O(n s²) memory for s = Σ d_c p entries of the state.
+    """
+
+    standard_error = 0.0
+
+    @torch.no_grad()
+    def __init__(self, terms: list[MarkovTerm], noise: Tensor, residuals: Tensor, order: Tensor):
+        n, p = residuals.shape
+        sizes = [term.noises.shape[-1] for term in terms]
+        self.size, self.num_outputs, self.order = sum(sizes) * p, p, order
+        self.length = max(math.isqrt(n), 1)  # rows of a chunk
+        self.observed = ~torch.isnan(residuals)
+        mask, noise = self.observed[order].to(residuals), noise[order]
+        both = mask.unsqueeze(-1) * mask.unsqueeze(-2)
+        noise = noise * both + torch.diag_embed(1 - mask)  # a missing output is read as noise of variance 1
+        self.terms = [
+            MarkovTerm(
+                self._by_step(term.transitions, torch.eye(size)),
+                self._by_step(term.noises, 0.0),
+                term.output_matrix,
+            )
+            for term, size in zip(terms, sizes, strict=True)
+        ]
+        self.mask, self.noise = self._by_step(mask, 0.0), self._by_step(noise, torch.eye(p))
+        self.reading = torch.cat([torch.eye(p, size * p) for size in sizes], 1).double()  # H (p, s)
+        self.gains, self.inverses, self.covariances, self.products, logdet = self._filter()
+        values = torch.where(self.observed, residuals, 0.0).unsqueeze(-1)
+        self.means, alpha, self.adjoints = self._smooth(values)
+        self.alpha = alpha.squeeze(-1)
+        quadratic = (values * alpha).sum()
+        self.log_density = gaussian_log_density(quadratic, logdet, int(self.observed.sum()))
+
+    # Rows as steps of chunks: (n, ...) ↔ (L, B, ...), padded by rows without observations or noise.
+
+    def _by_step(self, values: Tensor, padding) -> Tensor:
+        chunks = -(-len(values) // self.length)
+        padded = values.new_empty(chunks * self.length, *values.shape[1:])
+        padded[: len(values)], padded[len(values) :] = values.detach(), torch.as_tensor(padding).to(values)
+        return padded.unflatten(0, (chunks, self.length)).transpose(0, 1).contiguous()
+
+    def _by_row(self, steps: Tensor) -> Tensor:
+        return steps.transpose(0, 1).flatten(0, 1)[: len(self.order)]
+
+    def _in_given_order(self, steps: Tensor) -> Tensor:
+        rows = self._by_row(steps)
+        return torch.empty_like(rows).index_copy_(0, self.order, rows)
+
+    def _advance(self, step: int, matrix: Tensor, transpose: bool = False) -> Tensor:
+        """Compute A M, or Aᵀ M, for M (B, s, k)."""
+        return multiply_blocks([term.transitions[step] for term in self.terms], matrix, transpose)
+
+    def _update(self, step: int, covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the covariance after a row, its gain, S⁻¹ and the Cholesky factor of S."""
+        predicted = self._advance(step, self._advance(step, covariance).mT)
+        predicted = predicted + assemble_blocks(
+            [(term.noises[step], term.output_matrix) for term in self.terms], self.size
+        )
+        mask = self.mask[step]
+        read = (self.reading @ predicted) * mask.unsqueeze(-1)  # H P (B, p, s)
+        innovation = (read @ self.reading.mT) * mask.unsqueeze(-2) + self.noise[step]
+        chol, info = torch.linalg.cholesky_ex((innovation + innovation.mT) / 2)
+        if bool(info.any()) or not math.isfinite(float(chol.sum())):
+            raise FactorizationError(
+                "The covariance of an observation given the earlier ones is not positive definite. Use more noise, shorter lengthscales or smaller outputscales."
+            )
+        inverse = torch.cholesky_inverse(chol)
+        gain = read.mT @ inverse
+        covariance = predicted - gain @ read
+        return (covariance + covariance.mT) / 2, gain, inverse, chol
+
+    def _close(self, step: int, gain: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute (I − G H) A M for M (B, s, k), and H A M."""
+        advanced = self._advance(step, product)
+        read = (self.reading @ advanced) * self.mask[step].unsqueeze(-1)
+        return advanced - gain @ read, read
+
+    def _filter(self):
+        """Compute gains, S⁻¹ and covariances of the states (L, B, ...), the product of (I − G H) A over each chunk, and log det C."""
+        length, chunks, p = self.mask.shape
+        size, like = self.size, self.noise
+        eye = torch.eye(size).to(like)
+        covariance = like.new_zeros(chunks, size, size)  # given the state before the chunk, of which it is no function
+        product, information = eye.expand(chunks, -1, -1), like.new_zeros(chunks, size, size)
+        for step in range(length if chunks > 1 else 0):
+            covariance, gain, inverse, _ = self._update(step, covariance)
+            product, read = self._close(step, gain, product)
+            information = information + read.mT @ inverse @ read
+        before = like.new_zeros(chunks, size, size)  # covariance of the state before each chunk, given earlier rows
+        for chunk in range(1, chunks):
+            state, moved = before[chunk - 1], product[chunk - 1]
+            posterior = torch.linalg.solve(eye + state @ information[chunk - 1], state)
+            before[chunk] = covariance[chunk - 1] + moved @ ((posterior + posterior.mT) / 2) @ moved.mT
+        gains, inverses = like.new_empty(length, chunks, size, p), torch.empty_like(self.noise)
+        covariances = like.new_empty(length, chunks, size, size)
+        covariance, product, logdet = before, eye.expand(chunks, -1, -1), 0.0
+        for step in range(length):
+            covariance, gain, inverse, chol = self._update(step, covariance)
+            product, _ = self._close(step, gain, product)
+            covariances[step], gains[step], inverses[step] = covariance, gain, inverse
+            logdet += 2 * float(chol.diagonal(dim1=-2, dim2=-1).log().sum())
+        return gains, inverses, covariances, product, logdet
+
+    def _smooth(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return filtered means (L, B, s, k), C⁻¹ values (n, p, k) and adjoints r̃ (L, B, s, k) for values (n, p, k), zero if missing."""
+        length, chunks, p = self.mask.shape
+        values, width = self._by_step(values[self.order], 0.0), values.shape[-1]
+        like, products = self.noise, self.products
+
+        def forward(state: Tensor, means: Tensor | None = None, errors: Tensor | None = None) -> Tensor:
+            for step in range(length):
+                advanced = self._advance(step, state)
+                error = (values[step] - self.reading @ advanced) * self.mask[step].unsqueeze(-1)
+                state = advanced + self.gains[step] @ error
+                if means is not None:
+                    means[step], errors[step] = state, error
+            return state
+
+        zero = like.new_zeros(chunks, self.size, width)
+        before = zero.clone()
+        if chunks > 1:
+            local = forward(zero)
+            for chunk in range(1, chunks):
+                before[chunk] = local[chunk - 1] + products[chunk - 1] @ before[chunk - 1]
+        means, errors = like.new_empty(length, *zero.shape), like.new_empty(length, chunks, p, width)
+        forward(before, means, errors)
+        errors = self.inverses @ errors
+
+        def backward(state: Tensor, solved: Tensor | None = None, adjoints: Tensor | None = None) -> Tensor:
+            for step in reversed(range(length)):
+                entry = errors[step] - self.gains[step].mT @ state
+                state = state + self.reading.mT @ entry
+                if solved is not None:
+                    solved[step], adjoints[step] = entry, state
+                state = self._advance(step, state, transpose=True)
+            return state
+
+        after = zero.clone()
+        if chunks > 1:
+            local = backward(zero)
+            for chunk in reversed(range(chunks - 1)):
+                after[chunk] = local[chunk + 1] + products[chunk + 1].mT @ after[chunk + 1]
+        solved, adjoints = torch.empty_like(errors), torch.empty_like(means)
+        backward(after, solved, adjoints)
+        return means, self._in_given_order(solved), adjoints
+
+    def _visit_adjoints(self, visit: Callable[[int, Tensor, Tensor], None]) -> None:
+        """Call `visit(step, Ñ, D)` for all chunks from the last step to the first."""
+        length, chunks, _ = self.mask.shape
+
+        def backward(state: Tensor, visit=None) -> Tensor:
+            for step in reversed(range(length)):
+                gain, mask = self.gains[step], self.mask[step]
+                moved = state @ gain
+                inner = (self.inverses[step] + gain.mT @ moved) * mask.unsqueeze(-1) * mask.unsqueeze(-2)
+                cross = moved @ self.reading
+                state = state - cross - cross.mT + self.reading.mT @ inner @ self.reading
+                if visit is not None:
+                    visit(step, state, inner)
+                state = self._advance(step, self._advance(step, state, transpose=True).mT, transpose=True)
+            return state
+
+        after = self.noise.new_zeros(chunks, self.size, self.size)
+        if chunks > 1:
+            local = backward(after)
+            for chunk in reversed(range(chunks - 1)):
+                product = self.products[chunk + 1]
+                after[chunk] = local[chunk + 1] + product.mT @ after[chunk + 1] @ product
+        backward(after, visit)
+
+    def states(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means (m, s) and covariances (m, s, s) of the states given the rows up to some, in the order of time; zero for −1."""
+        index = rows.clamp_min(0) % self.length, rows.clamp_min(0) // self.length
+        is_row = (rows >= 0).to(self.alpha)
+        return self.means[index].squeeze(-1) * is_row[:, None], self.covariances[index] * is_row[:, None, None]
+
+    def future(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return r̃ (m, s) and Ñ (m, s, s) of some rows, in the order of time; zero after the last one."""
+        is_row = rows < len(self.order)
+        index = torch.where(is_row, rows, 0) % self.length, torch.where(is_row, rows, 0) // self.length
+        is_row = is_row.to(self.alpha)
+        return self.adjoints[index].squeeze(-1) * is_row[:, None], self._adjoint_covariances[index] * is_row[
+            :, None, None
+        ]
+
+    @cached_property
+    def _adjoint_covariances(self) -> Tensor:
+        """Ñ (L, B, s, s)."""
+        found = torch.empty_like(self.covariances)
+        self._visit_adjoints(lambda step, adjoint, block: found[step].copy_(adjoint))
+        return found
+
+    @torch.no_grad()
+    def solve(self, rhs: Tensor) -> Tensor:
+        """Compute C⁻¹ rhs, (n·p, k) → (n·p, k); missing entries are ignored on input and zero on output."""
+        values = rhs.unflatten(0, self.observed.shape) * self.observed.unsqueeze(-1)
+        return self._smooth(values)[1].flatten(0, 1)
+
+    @torch.no_grad()
+    def inverse_diagonal(self) -> Tensor:
+        """Compute the diagonal of C⁻¹ (n, p), zero if missing. O(n s³)."""
+        return self._diagonal_blocks.diagonal(dim1=-2, dim2=-1)
+
+    @cached_property
+    def _diagonal_blocks(self) -> Tensor:
+        """Diagonal blocks D (n, p, p) of C⁻¹."""
+        found = torch.empty_like(self.inverses)
+        self._visit_adjoints(lambda step, adjoint, block: found[step].copy_(block))
+        return self._in_given_order(found)
+
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m), zero if missing. O(n m p) per group, O(n) if m = 1."""
+        if rows.shape[1] == 1:
+            return self._diagonal_blocks[rows[:, 0]]
+        entries = (rows.unsqueeze(-1) * self.num_outputs + torch.arange(self.num_outputs)).flatten(1)
+        blocks = []
+        for index in entries:  # one group at a time
+            unit = self.alpha.new_zeros(self.observed.numel(), len(index))
+            unit[index, torch.arange(len(index))] = 1.0
+            blocks.append(self.solve(unit)[index])
+        return torch.stack(blocks)
+
+    def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
+        """Compute K_* C⁻¹ K_*ᵀ in the given form for K_* (m·q, n·p); q is p by default. O(n m q)."""
+        solved, q = self.solve(cross.mT), num_outputs or self.num_outputs
+        if form == "full":
+            return cross @ solved
+        left, right = cross.unflatten(0, (-1, q)), solved.mT.unflatten(0, (-1, q))
+        return (left * right).sum(-1) if form == "diag" else left @ right.mT
+
+    @torch.no_grad()
+    def gradients(self) -> tuple[list[MarkovTerm], Tensor]:
+        """Compute the derivatives of the log density in the terms and in the noise R (n, p, p)."""
+        p = self.num_outputs
+        by_terms = [
+            MarkovTerm(torch.empty_like(t.transitions), torch.empty_like(t.noises), torch.zeros_like(t.output_matrix))
+            for t in self.terms
+        ]
+        by_noise = torch.empty_like(self.inverses)
+        solved = self._by_step(self.alpha[self.order], 0.0)
+
+        def visit(step: int, adjoint: Tensor, block: Tensor) -> None:
+            r = self.adjoints[step]
+            excess = r @ r.mT - adjoint  # twice the derivative in Q
+            by_noise[step] = (solved[step].unsqueeze(-1) * solved[step].unsqueeze(-2) - block) / 2
+            transition = excess @ self._advance(step, self._previous(self.covariances, step))
+            transition += r @ self._previous(self.means, step).mT
+            offset = 0
+            for term, found in zip(self.terms, by_terms, strict=True):
+                size = term.noises.shape[-1]
+                part = slice(offset, offset + size * p)
+                offset += size * p
+                within = excess[:, part, part].reshape(-1, size, p, size, p) / 2
+                found.noises[step] = torch.einsum("biajc,ac->bij", within, term.output_matrix)
+                found.output_matrix.add_(torch.einsum("biajc,bij->ac", within, term.noises[step]))
+                moved = transition[:, part, part].reshape(-1, size, p, size, p)
+                found.transitions[step] = moved.diagonal(dim1=2, dim2=4).sum(-1)
+
+        self._visit_adjoints(visit)
+        rows = [
+            MarkovTerm(self._by_row(term.transitions), self._by_row(term.noises), term.output_matrix)
+            for term in by_terms
+        ]
+        return rows, self._in_given_order(by_noise)
+
+    def _previous(self, steps: Tensor, step: int) -> Tensor:
+        """Return the states (B, s, k) one row earlier; zero before the first row."""
+        if step:
+            return steps[step - 1]
+        return torch.cat([torch.zeros_like(steps[-1, :1]), steps[-1, :-1]])
+
+
+def markov_log_density(terms: list[MarkovTerm], noise: Tensor, residuals: Tensor, order: Tensor) -> Tensor:
+    """Compute log N(r | 0, C) as `KalmanSolver`, differentiable once in terms, noise and residuals. O(n s³)."""
+    parts = [part for term in terms for part in (term.transitions, term.noises, term.output_matrix)]
+    return _MarkovDensity.apply(order, noise, residuals, *parts)
+
+
+class _MarkovDensity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, order: Tensor, noise: Tensor, residuals: Tensor, *parts: Tensor) -> Tensor:
+        terms = [MarkovTerm(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+        ctx.solver = KalmanSolver(terms, noise, residuals, order)
+        return ctx.solver.log_density
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        reject_second_derivatives("state-space")
+        terms, by_noise = ctx.solver.gradients()
+        found = [part for term in terms for part in (term.transitions, term.noises, term.output_matrix)]
+        return None, gradient * by_noise, -gradient * ctx.solver.alpha, *(gradient * part for part in found)

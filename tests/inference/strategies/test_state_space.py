@@ -1,0 +1,131 @@
+"""The state-space strategy in models, against the dense strategy."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.strategies import selection
+from ovkgp.kernels import DecomposableKernel, IndependentKernel
+
+P = 2
+
+
+def make_kernel(name):
+    trend = MaternKernel(nu=2.5) + ScaleKernel(LinearKernel())
+    return {
+        "scalar": trend,
+        "icm": DecomposableKernel(trend, num_outputs=P, rank=1),
+        "lmc": DecomposableKernel(trend, num_outputs=P) + DecomposableKernel(MaternKernel(nu=0.5), num_outputs=P),
+        "independent": IndependentKernel([MaternKernel(nu=1.5), trend]),
+    }[name].double()
+
+
+def make_data(p, n=70):
+    """Unsorted times, two equal ones, rows without outputs, and points before, between, at and after the times."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(n, 1, generator=generator, dtype=torch.float64) * 8
+    X[5] = X[6]
+    Y = torch.sin(X) + 0.1 * torch.randn(n, p, generator=generator, dtype=torch.float64)
+    Y[torch.rand(n, p, generator=generator) < 0.3] = math.nan
+    Y[0] = 1.0
+    known = 0.01 + 0.05 * torch.rand(n, p, generator=generator, dtype=torch.float64)
+    test = torch.cat([torch.linspace(-3, 11, 40, dtype=torch.float64)[:, None], X[:8]])
+    return X, Y, known, test
+
+
+def fields_of(name, noise, strategy):
+    """Everything that the strategy computes, as a list of tensors."""
+    kernel = make_kernel(name)
+    p = 1 if name == "scalar" else P
+    X, Y, known, test = make_data(p)
+    known = known if noise == "known" else None
+    kind = {"known": "shared", "full": "full", "shared": "shared"}[noise]
+    gp = OperatorValuedGP(kernel, mean="linear", noise=kind, strategy=strategy)
+    evidence = gp.log_evidence(X, Y, noise=known)
+    posterior = gp.condition(X, Y, noise=known)
+    gradients = torch.autograd.grad(evidence, list(gp.parameters()), allow_unused=True)  # known noise is not trained
+    found = [evidence.detach(), *(gradient for gradient in gradients if gradient is not None)]
+    for form in ("none", "diag", "output", "full"):
+        prediction = posterior.predict(test, form)
+        found += [prediction.mean] if form == "none" else [prediction.mean, prediction.variance]
+        found += [prediction.cov] if form in ("output", "full") else []
+    chosen, model, data = posterior.conditioning
+    found += [chosen.whitened_residuals(model, data), *chosen.leave_one_out(model, data)]
+    found += chosen.leave_groups_out(model, data, torch.arange(data.num_rows) // 3)
+    return [part.detach() for part in found]
+
+
+@pytest.mark.parametrize("noise", ["shared", "full", "known"])
+@pytest.mark.parametrize("name", ["scalar", "icm", "lmc", "independent"])
+def test_state_space_strategy_equals_dense_strategy(name, noise):
+    parts = zip(fields_of(name, noise, "state_space"), fields_of(name, noise, "dense"), strict=True)
+    for found, expected in parts:
+        scale = float(expected.nan_to_num().abs().max())
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9 * max(scale, 1e-3), equal_nan=True)
+
+
+def test_state_space_is_selected_for_many_rows_of_a_series(monkeypatch):
+    monkeypatch.setattr(selection, "MIN_STATE_SPACE_ENTRIES", 20)
+    X, Y, *_ = make_data(P)
+    for name in ("icm", "lmc"):
+        posterior = OperatorValuedGP(make_kernel(name)).condition(X, Y)
+        assert posterior.conditioning.strategy.name == "state_space"
+    posterior = OperatorValuedGP(make_kernel("independent"), noise="per_output").condition(X, Y)
+    assert {part.conditioning.strategy.name for part in posterior.parts} == {"state_space"}
+    monkeypatch.setattr(selection, "MIN_STATE_SPACE_ENTRIES", 2000)
+    assert OperatorValuedGP(make_kernel("lmc")).condition(X, Y).conditioning.strategy.name == "dense"
+
+
+def test_unsupported_kernels_are_rejected():
+    X, Y, *_ = make_data(P)
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=P)
+    with pytest.raises(OptionError, match="one input column"):
+        OperatorValuedGP(kernel, strategy="state_space").condition(X, Y)
+
+
+def test_too_many_rows_are_rejected(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.strategies.state_space.MAX_STATE_ENTRIES", 100)
+    X, Y, *_ = make_data(P)
+    gp = OperatorValuedGP(make_kernel("icm"), strategy="state_space")
+    for call in (gp.condition, gp.log_evidence):
+        with pytest.raises(InputError, match=r"rows.*ORFF"):
+            call(X, Y)
+
+
+def test_draws_have_the_moments_of_the_posterior():
+    X, Y, *_ = make_data(P)
+    kernel = DecomposableKernel(MaternKernel(nu=2.5), num_outputs=P) + DecomposableKernel(
+        MaternKernel(0.5), num_outputs=P
+    )
+    posterior = OperatorValuedGP(kernel, strategy="state_space").condition(X, Y)
+    test = torch.tensor([[-1.0], [2.2], [9.0]], dtype=torch.float64)
+    prediction = posterior.predict(test, "full")
+    draws = posterior.sample(test, 4000, random_state=0).flatten(1)
+    scale = prediction.cov.diagonal().sqrt()
+    torch.testing.assert_close(
+        draws.mT.cov() / scale / scale[:, None], prediction.cov / scale / scale[:, None], rtol=0, atol=0.08
+    )
+    functions = posterior.sample_functions(300, random_state=0)(test).flatten(1)
+    assert float(((functions.mean(0) - prediction.mean.flatten()) / scale).abs().max()) < 0.3  # five standard errors
+    assert float((functions.std(0) / scale - 1).abs().max()) < 0.25
+
+
+def test_prediction_of_a_point_does_not_depend_on_the_others():
+    X, Y, _, test = make_data(P)
+    posterior = OperatorValuedGP(make_kernel("icm"), strategy="state_space").condition(X, Y)
+    whole, alone = posterior.predict(test), posterior.predict(test[7:8])
+    torch.testing.assert_close(alone.mean[0], whole.mean[7], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(alone.std[0], whole.std[7], rtol=1e-12, atol=1e-13)
+
+
+def test_training_finds_the_optimum_of_the_dense_strategy():
+    X, Y, *_ = make_data(P)
+    objectives = []
+    for strategy in ("state_space", "dense"):
+        gp = OperatorValuedGP(DecomposableKernel(MaternKernel(nu=1.5), num_outputs=P, rank=1), strategy=strategy)
+        objectives.append(gp.fit(X, Y).fit_report_.objective)
+    assert objectives[0] == pytest.approx(objectives[1], abs=1e-5)
