@@ -6,9 +6,9 @@ Each name is loaded at its first use.
 from ovkgp.lazy import lazy_names
 
 _NAMES = {  # exported names and the modules that define them
-    "Check": "table",
+    "Check": "results",
     "Comparison": "comparison",
-    "Criticism": "table",
+    "Criticism": "results",
     "RecalibratedModel": "recalibration",
     "SimulationCalibration": "simulated_ranks",
     "compare": "comparison",

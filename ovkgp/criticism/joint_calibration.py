@@ -148,7 +148,8 @@ def mahalanobis_test(residuals: np.ndarray, num_trained: int | None = None, alph
     Returns
     -------
     HypothesisTest
-        `statistic` is the mean square: above 1 if the model is overconfident, below 1 if it is underconfident.
+        `statistic` is the mean square: above 1 if the model is overconfident, below 1 if it is underconfident. `critical_value` is
+        the upper one of two.
 
     References
     ----------

@@ -10,7 +10,7 @@ from ovkgp.criticism.prediction_checks import Predictions, check_predictions, ch
 from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, ResidualTests, check_residuals
 from ovkgp.criticism.residuals import match_rows
-from ovkgp.criticism.table import Criticism, correct_for_number
+from ovkgp.criticism.results import Criticism, correct_for_number
 from ovkgp.exceptions import InputError, OptionError
 
 MAX_CATEGORIES = 50  # categories of a column of text
@@ -33,8 +33,8 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
         Columns that are no inputs, such as time, a station or a measurement, in the order of the rows. Each is tested for dependence with
         the residuals.
     groups : array-like of shape (m,) or None, default=None
-        Labels of the training rows (a track, a station). Coverage and scores are then those of rows predicted from other groups,
-        and residuals are tested for differences between groups.
+        Labels of the rows X and Y, which must be the training rows (a track, a station). Coverage and scores are then those of rows
+        predicted from other groups, and residuals are tested for differences between groups.
     alpha : float, default=0.05
         Probability that any test rejects if the model is right, at least 0.001; p-values are corrected by Holm's method.
     random_state : int, RandomState instance or None, default=None
@@ -80,17 +80,19 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     check_estimator(estimator)
     if (X is None) != (Y is None) and estimator.kind != "none":
         raise InputError("X and Y must be passed together. Omit both to use the training rows.")
+    if groups is not None and X is None:
+        raise InputError("groups must be passed with X and Y, the training rows that the labels belong to.")
     alpha, seed = check_probability("alpha", alpha), as_seed(random_state)
     if alpha < MIN_ALPHA:
         raise OptionError(f"alpha must be at least {MIN_ALPHA}, got {alpha}.")
     stored = estimator.training_data()
     count = _count_rows(stored, X)
-    _check_order_is_known(stored, X, extra, groups)
+    _check_order_is_known(stored, X, extra)
     columns, labels = _read_extra(extra, count), _read_groups(groups, count)
 
     residuals = estimator.normal_residuals(X, Y, random_state=seed)
     if labels is not None and residuals.is_held_out:
-        raise InputError("groups needs the training rows. Omit X and Y, or pass the rows of the fit.")
+        raise InputError("groups needs the training rows. Pass the rows of the fit as X and Y.")
     if labels is not None and count < len(stored[0]):
         raise InputError(f"groups needs all training rows, got {count} of {len(stored[0])}. Pass all rows of the fit.")
     names = estimator.output_labels()[: residuals.values.shape[1]]
@@ -119,13 +121,13 @@ def _count_rows(stored, X) -> int | None:
     return None if rows is None else len(rows)
 
 
-def _check_order_is_known(stored, X, extra, groups) -> None:
+def _check_order_is_known(stored, X, extra) -> None:
     """Raise if stored rows with missing outputs may have another order than that of the fit."""
-    if X is not None or stored is None or (extra is None and groups is None) or stored[1] is None:
+    if X is not None or stored is None or extra is None or stored[1] is None:
         return
     if stored[1].dtype.kind == "f" and np.isnan(stored[1]).any():
         raise InputError(
-            "extra and groups need the rows of the fit if outputs are missing, since stored rows may have another order. Pass X and Y."
+            "extra needs the rows of the fit if outputs are missing, since stored rows may have another order. Pass X and Y."
         )
 
 
@@ -185,9 +187,6 @@ def _predict(estimator, X, Y, groups, is_held_out: bool, stored) -> Predictions:
         entries = predictive(estimator, groups="entries").rows(order)
         if groups is None:
             return Predictions(predictive(estimator).rows(order), entries)
-        if X is None:
-            X, Y = pd.DataFrame(stored[0], columns=estimator.input_names), stored[1]
-            X = X if estimator.input_names else stored[0]
         return Predictions(predictive(estimator, X, Y, np.asarray(groups)), entries)
     except OptionError as error:
         return Predictions(reason=str(error).partition(". ")[0].rstrip("."))

@@ -8,7 +8,7 @@ import numpy as np
 
 from ovkgp.criticism.calibration import Coverage
 from ovkgp.criticism.predictive_distributions import EntryPredictions
-from ovkgp.criticism.table import Check
+from ovkgp.criticism.results import Check
 from ovkgp.kernels import components
 from ovkgp.metrics import crps_gaussian, log_density_gaussian, scorers
 

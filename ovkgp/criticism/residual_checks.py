@@ -18,10 +18,9 @@ from ovkgp.criticism.joint_calibration import (
     spectral_test,
 )
 from ovkgp.criticism.residuals import Residuals, is_ordered_by
-from ovkgp.criticism.results import HypothesisTest
+from ovkgp.criticism.results import Check, HypothesisTest
 from ovkgp.criticism.sample_tests.gaussianity import gaussianity_test
 from ovkgp.criticism.sample_tests.two_sample import hsic
-from ovkgp.criticism.table import Check
 
 MAX_KERNEL_ROWS = 500  # random rows that kernel tests use
 SCALES = (0.25, 1.0, 4.0)  # of the kernels exp(−scale ‖x − y‖²) of independence tests, with mean squared distance 1

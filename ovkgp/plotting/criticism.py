@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from scipy.special import ndtri
 
 from ovkgp.checks import as_numbers, check_type
+from ovkgp.criticism.results import Criticism
 from ovkgp.criticism.simulated_ranks import SimulationCalibration
-from ovkgp.criticism.table import Criticism
 from ovkgp.exceptions import InputError
 from ovkgp.plotting.axes import (
     ACCENT_COLOR,

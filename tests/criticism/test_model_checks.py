@@ -135,7 +135,7 @@ def test_extra_is_checked(model):
 
 def test_groups_are_held_out_together(model):
     groups = np.repeat(["a", "b", "c"], 20)
-    table = criticize(model, groups=groups, random_state=0)
+    table = criticize(model, X, Y, groups=groups, random_state=0)
     assert table["residuals and groups"].pvalue is not None
     assert "other groups" in table.notes[1]
     expected = ovkgp.criticism.coverage(model, X, Y, [0.9], groups=groups).observed[0]
@@ -146,20 +146,34 @@ def test_groups_are_held_out_together(model):
     )
 
 
+@pytest.mark.filterwarnings("error")
+def test_frames_with_dates_and_groups_are_read():
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.permutation(60), unit="D")
+    inputs, outputs = pd.DataFrame({"day": days, "depth": X[:, 0]}), pd.DataFrame(Y, columns=["u", "v"])
+    model, groups = ovkgp.GPRegressor("independent", **TRAINED).fit(inputs, outputs), np.repeat([1, 2, 3], 20)
+    given = criticize(model, inputs, outputs, groups=groups, random_state=0)
+    assert "PIT of u" in names_of(given)
+    later = inputs.assign(day=days + pd.Timedelta(days=60))
+    assert criticize(model, later, outputs, random_state=0)["Mahalanobis distance"].pvalue is not None
+
+
 def test_groups_with_their_own_level_are_found():
     groups = np.repeat(["a", "b", "c"], 20)
     shifted = Y + np.repeat([0.8, -0.8, 0.0], 20)[:, None]
-    table = criticize(ovkgp.GPRegressor("independent", **TRAINED).fit(X, shifted), groups=groups, random_state=0)
+    model = ovkgp.GPRegressor("independent", **TRAINED).fit(X, shifted)
+    table = criticize(model, X, shifted, groups=groups, random_state=0)
     assert table["residuals and groups"].rejected
 
 
 def test_groups_are_checked(model):
     with pytest.raises(InputError, match="groups has shape"):
-        criticize(model, groups=["a", "b"])
+        criticize(model, X, Y, groups=["a", "b"])
     with pytest.raises(InputError, match="2 different labels"):
-        criticize(model, groups=np.ones(60))
+        criticize(model, X, Y, groups=np.ones(60))
     with pytest.raises(InputError, match="missing labels"):
-        criticize(model, groups=[None, *"ab" * 29, "a"])
+        criticize(model, X, Y, groups=[None, *"ab" * 29, "a"])
+    with pytest.raises(InputError, match="groups must be passed with X and Y"):
+        criticize(model, groups=np.arange(60) % 2)
     with pytest.raises(InputError, match="groups needs the training rows"):
         criticize(model, NEW_X, NEW_Y, groups=np.arange(40) % 2)
     with pytest.raises(InputError, match="groups needs all training rows"):

@@ -111,6 +111,15 @@ def test_right_sampler_is_calibrated(model):
     assert result.miscalibrated == ()
 
 
+@pytest.mark.slow
+def test_right_sampler_of_coupled_outputs_is_calibrated():
+    Y = np.column_stack([np.sin(X[:, 0]), np.cos(X[:, 0])]) + 0.1 * np.random.default_rng(0).normal(size=(15, 2))
+    model = ovkgp.GPRegressor("decomposable", hyperparameters="evidence", random_state=0).fit(X, Y)
+    options = NUTS | {"draws": 400, "tune": 400}
+    result = simulation_calibration(model, X, num_datasets=40, alpha=0.01, random_state=0, **options)
+    assert result.miscalibrated == ()
+
+
 @pytest.mark.filterwarnings("error")
 def test_warnings_of_the_sampler_are_counted(model):
     options = {"method": "nuts", "draws": 20, "tune": 20, "chains": 1, "num_draws": 19}

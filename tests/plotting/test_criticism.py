@@ -9,7 +9,7 @@ from scipy.special import ndtri
 import ovkgp
 from ovkgp.criticism import Check, Criticism, SimulationCalibration, criticize
 from ovkgp.criticism.residuals import Residuals
-from ovkgp.criticism.table import correct_for_number
+from ovkgp.criticism.results import correct_for_number
 from ovkgp.exceptions import InputError
 from ovkgp.plotting import plot_criticism, plot_gaussianity, plot_simulation_calibration
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ovkgp import plotting
 from ovkgp.checks import check_type, wrong_type
-from ovkgp.criticism.table import Criticism
+from ovkgp.criticism.results import Criticism
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
 from ovkgp.exceptions import OptionError

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from ovkgp import __version__
 from ovkgp.checks import check_estimator, check_type
-from ovkgp.criticism.table import Criticism
+from ovkgp.criticism.results import Criticism
 from ovkgp.estimators.common.formatting import format_number, format_percent
 from ovkgp.exceptions import OptionError
 from ovkgp.files import check_writable, replace_file

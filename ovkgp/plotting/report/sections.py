@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ovkgp.criticism.table import Criticism
+from ovkgp.criticism.results import Criticism
 from ovkgp.estimators.common.descriptions import ModelDescription
 
 
