@@ -55,7 +55,8 @@ class RandomProjectionDetector(OutlierDetector):
         Whether s_i² excludes row i. If False, it is the mean over all rows, as in the tables of the thesis, and the fraction
         of flagged rows grows as the lengthscale decreases.
     approximation : {"exact", "nystrom", "orff"}, default="exact"
-        Whether to replace the kernel matrix by a low-rank one, from landmarks or random features (KT-59).
+        Whether to replace the kernel matrix by a low-rank one, from landmarks or random features (KT-59). Random features
+        have errors of about 1/√num_frequencies also where the kernel is small, which hide outliers if the lengthscale is short.
     num_frequencies : int, default=300
         Number of landmarks (at most n) or random frequencies. Should be large compared with `num_projections`.
     scale_inputs : bool, default=True

@@ -44,8 +44,8 @@ from ovkgp.inference.training.priors import DEFAULT_PRIORS, WIDE_PRIORS, PriorSe
 from ovkgp.kernels import DecomposableKernel, HelmholtzKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
-MAX_FOLD_ROWS = 400  # with more rows, leave-one-out at the mode is used
-FOLD_EVALUATIONS = 15  # evaluations of the search from the mode of all rows, for each fold
+MAX_FOLD_ROWS = 600  # with more rows, leave-one-out at the mode is used
+FOLD_EVALUATIONS = 5  # evaluations of the search from the mode of all rows, for each fold
 COUPLED_ENTRIES = 800  # observed entries on which a coupled candidate is trained if its kernel is not separable
 
 
@@ -212,7 +212,7 @@ def _join_reports(runs: list[Draws]) -> FitReport:
 def _fold_density(problem: OutputProblem, y: np.ndarray, known: np.ndarray | None, draws: Draws) -> np.ndarray:
     """Return the log density (n,) of each entry given the other folds, with the hyperparameters trained again on these."""
     n = len(y)
-    if n > MAX_FOLD_ROWS or n < 2 * NUM_FOLDS:
+    if n > MAX_FOLD_ROWS or n < 2 * NUM_FOLDS or draws.metric is None:
         return OutputPosterior(problem, y, known, draws).held_out_density()
     density = np.empty(n)
     fold = draw_folds(n)
@@ -220,7 +220,7 @@ def _fold_density(problem: OutputProblem, y: np.ndarray, known: np.ndarray | Non
         kept, left = fold != index, fold == index
         part = OutputProblem(problem.candidate, torch.from_numpy(problem.X[kept]), known is not None)
         own_known = None if known is None else known[kept]
-        own = part.draw_from(draws.mode, y[kept], own_known, FOLD_EVALUATIONS)
+        own = part.draw_from(draws.mode, draws.metric, y[kept], own_known, FOLD_EVALUATIONS)
         posterior = OutputPosterior(part, y[kept], own_known, own)
         mean, variance = posterior.moments(torch.from_numpy(problem.X[left]), "diag", noise=known is None)
         variance = variance[0].numpy() + (0.0 if known is None else known[left])

@@ -61,7 +61,8 @@ class Draws:
     """S draws of the hyperparameters of one output: θ (S, k), their weights (S,), and the mode u* (k,) with its search.
 
     `is_rough` says that the mode replaces draws that lie far below it, and `khat` is the Pareto shape of the weights before truncation,
-    None with fewer than 25 draws. `factors` (S, n, n) are the Cholesky factors of K + noise, if they were computed on the way.
+    None with fewer than 25 draws. `factors` (S, n, n) are the Cholesky factors of K + noise, if they were computed on the way, and `metric`
+    (k, k) is the approximation of the negative Hessian at the end of the search.
     """
 
     thetas: np.ndarray
@@ -77,6 +78,7 @@ class Draws:
     is_rough: bool = False
     khat: float | None = None
     factors: np.ndarray | None = field(default=None, repr=False, compare=False)
+    metric: np.ndarray | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -146,14 +148,19 @@ class OutputProblem:
         draws = part.draw(own_y, own_known, average=False, restarts=restarts)
         return SubsetMode(rows, part, own_y, own_known, draws)
 
-    def draw_from(self, mode: np.ndarray, y: np.ndarray, known: np.ndarray | None, max_evaluations: int) -> Draws:
-        """Find the mode for one output by at most `max_evaluations` from a point close to it, without draws."""
+    def draw_from(
+        self, mode: np.ndarray, metric: np.ndarray, y: np.ndarray, known: np.ndarray | None, max_evaluations: int
+    ) -> Draws:
+        """Find the mode for one output by at most `max_evaluations` from a point close to it, without draws.
+
+        `metric` (k, k) approximates the negative Hessian of log π.
+        """
         density = self.density(y, known)
         evaluator = ObjectiveEvaluator(self.parameters, density)
         point = evaluator.evaluate(np.clip(mode, *self.parameters.bounds.T))
         if point is None:
             return self.draw(y, known, average=False)
-        found = refine_mode(evaluator, point, self._prior_metric(), max_evaluations, SEARCH_GAIN)
+        found = refine_mode(evaluator, point, metric, max_evaluations, FINAL_GAIN)
         return self._result(density, evaluator, 0, **self._outcome([found]))
 
     def _result(self, density: OutputDensity, evaluator: ObjectiveEvaluator, num_draws: int, **found) -> Draws:
@@ -238,9 +245,10 @@ class OutputProblem:
         return self._outcome(runs)
 
     def _outcome(self, runs: list[Refinement]) -> dict:
-        """Say whether the best of some searches converged, and count their steps."""
+        """Say whether the best of some searches converged, count their steps, and return its metric."""
         best = max(runs, key=lambda run: run.best.value)
-        return {"converged": best.gain <= MAX_GAIN_PER_ROW * len(self.X), "iterations": sum(run.steps for run in runs)}
+        is_converged = best.gain <= MAX_GAIN_PER_ROW * len(self.X)
+        return {"converged": is_converged, "iterations": sum(run.steps for run in runs), "metric": best.metric}
 
     def _prior_metric(self) -> np.ndarray:
         """Return the negative Hessian (k, k) of the log prior."""

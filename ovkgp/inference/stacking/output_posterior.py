@@ -56,7 +56,7 @@ class OutputPosterior(Posterior):
     )
 
     def __init__(self, problem: OutputProblem, y: np.ndarray, known: np.ndarray | None, draws: Draws):
-        self.problem, self.y, self.known, self.draws = problem, y, known, replace(draws, factors=None)
+        self.problem, self.y, self.known, self.draws = problem, y, known, replace(draws, factors=None, metric=None)
         self.num_dims = problem.X.shape[1]
         factors, kept = draws.factors, np.ones(len(draws.thetas), dtype=bool)
         if factors is None:
