@@ -39,6 +39,9 @@ def report_command(
     grid: Annotated[
         str | None, option("row", "For curves: `row` if the first row of --data holds the grid and is not data.")
     ] = None,
+    criticize: Annotated[
+        bool, typer.Option("--criticize", help="Include the tests and scores of `ovkgp criticize`.")
+    ] = False,
     separator: Separator = ",",
     skip_bad_rows: SkipBadRows = False,
     quiet: Quiet = False,
@@ -81,6 +84,11 @@ def report_command(
             columns = inputs, parse_names(outputs), task
             options = not skip_bad_rows, separator, groups, grid == GRID_ROW
             X, Y, labels = read_evaluation_data(estimator, Path(data).expanduser(), *columns, *options)
-        write_report(estimator, path, X=X, Y=Y, groups=labels, title=title)
+        table = {}
+        if criticize:
+            from ovkgp import criticism
+
+            table["criticism"] = criticism.criticize(estimator, X, Y, groups=labels, random_state=0)
+        write_report(estimator, path, X=X, Y=Y, groups=labels, title=title, **table)
         if not quiet:
             typer.echo(f"Report written to {path}.")

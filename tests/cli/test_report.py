@@ -41,6 +41,15 @@ def test_report_command_writes_page(folder):
     assert "<html" in page and "Sines" in page and "http" not in page.partition("<img")[2].partition(">")[0]
 
 
+def test_report_command_includes_criticism(folder):
+    command = ["report", folder / "model.ovkgp", "--out", folder / "r.html"]
+    succeed(*command, "--criticize")
+    page = (folder / "r.html").read_text(encoding="utf-8")
+    assert '<section id="criticism">' in page and "PIT of u" in page
+    succeed(*command)
+    assert '<section id="criticism">' not in (folder / "r.html").read_text(encoding="utf-8")
+
+
 def test_report_command_reads_columns_of_model(folder, written):
     succeed("report", folder / "model.ovkgp", "--out", folder / "r.html", "--quiet")
     succeed("report", folder / "model.ovkgp", "--out", folder / "r.html", "--data", folder / "table.csv")

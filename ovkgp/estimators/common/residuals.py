@@ -18,9 +18,7 @@ from ovkgp.inference.strategies.exact import observed_covariance
 from ovkgp.inference.strategies.selection import select_strategy
 
 MAX_PARAMETERS = 40  # trained numbers whose derivatives are computed; with more, only scale and noise
-MAX_WHITENED_ROWS = (
-    2000  # of more training rows a random subset is whitened, which is exact: it is a Gaussian vector too
-)
+MAX_WHITENED_ROWS = 2000  # training rows; a random subset of more rows is a Gaussian vector, too
 STEP = 1e-4  # of finite differences of the covariance in raw hyperparameters
 
 
@@ -42,17 +40,18 @@ def whiten_training_rows(estimator, X: np.ndarray, data: Observations, rng: np.r
     count = max(2, MAX_JOINT_ENTRIES // data.num_outputs)
     some = np.sort(rng.permutation(data.num_rows)[:count])
     joint = _joint_errors(gp, data.rows(torch.from_numpy(some)), correlation, is_known)
-    which = "the training rows" if len(rows) == size else f"{len(rows)} of {size} training rows"
-    of = (
-        "the heaviest component of the mixture, at its mode"
-        if isinstance(estimator.posterior_, MixturePosterior)
-        else "the model"
-    )
-    kind = (
-        "given" if is_known else "trained on the same rows, so that tests estimate means and variances of the residuals"
-    )
-    source = f"Residuals of {which} are whitened by the covariance of {of}; hyperparameters were {kind}."
+    source = _describe_source(estimator, len(rows), size, is_known)
     return Residuals(X[rows], whitened, rows, source, False, is_known, True, joint)
+
+
+def _describe_source(estimator, num_rows: int, size: int, is_known: bool) -> str:
+    """Describe how residuals of training rows were computed."""
+    is_mixture = isinstance(estimator.posterior_, MixturePosterior)
+    model = "the heaviest component of the mixture, at its mode" if is_mixture else "the model"
+    rows = "the training rows" if num_rows == size else f"{num_rows} of {size} training rows"
+    trained = "trained on the same rows, so that tests estimate means and variances of the residuals"
+    kind = "given" if is_known else trained
+    return f"Residuals of {rows} are whitened by the covariance of {model}; hyperparameters were {kind}."
 
 
 @torch.no_grad()
