@@ -837,6 +837,8 @@ def predictions_of(case):
 
 SAMPLED = ("gp, svi draws", "gp, nuts draws", "gp, laplace draws")
 """Estimators whose random draws follow rounding."""
+AVERAGED = ("gp, independent, rbf",)
+"""Averages over hyperparameters: each random draw takes one of them, and which one can follow rounding."""
 
 
 @pytest.mark.slow
@@ -844,7 +846,10 @@ SAMPLED = ("gp, svi draws", "gp, nuts draws", "gp, laplace draws")
 def test_predictions_after_saving_and_loading(case):
     # Rounding moves an optimum, and predictions, by more than rounding; hence relative to the largest number of an array.
     tolerance = 1e-8 if STRICT else 1e-2
-    compare(predictions_of(case), stored("predictions")[case], rtol=tolerance, of_scale=tolerance, where=case)
+    found, expected = predictions_of(case), stored("predictions")[case]
+    if case in AVERAGED and not STRICT:
+        del found["draws"], expected["draws"]
+    compare(found, expected, rtol=tolerance, of_scale=tolerance, where=case)
 
 
 def compared_kernels():
