@@ -145,8 +145,7 @@ def compare(a, b, X, Y, *, score="log_density", groups=None) -> Comparison:
 def _score_entries(estimator, X, Y, score: str) -> np.ndarray:
     """Return the scores (m, p) of entries, NaN where missing."""
     check_estimator(estimator)
-    X, Y = estimator.check_rows(X, Y)
-    found = estimator.predictive(X)
+    found, Y = estimator.predictive(X), estimator.check_rows(X, Y)[1]
     if score == "squared_error":
         return np.square(Y - found.mean)
     if score == "crps":

@@ -144,8 +144,7 @@ def recalibrate(estimator, X, Y, *, method="conformal") -> RecalibratedModel:
     """
     check_one_of("method", method, METHODS)
     check_estimator(estimator)
-    X, Y = estimator.check_rows(X, Y)
-    entries = estimator.predictive(X).at(Y)
+    entries = estimator.predictive(X).at(estimator.check_rows(X, Y)[1])
     found = (entries.Y - entries.mean) / entries.std if method == "conformal" else entries.pit()
     values = tuple(np.sort(column[np.isfinite(column)]) for column in found.T)
     for a, column in enumerate(values):

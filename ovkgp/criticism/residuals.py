@@ -98,7 +98,7 @@ def residuals_of_entries(estimator, X=None, Y=None) -> Residuals:
     if estimator.kind == "labels":
         return _residuals_of_labels(estimator, *rows, is_held_out)
     X, Y = estimator.check_rows(*rows)
-    entries = estimator.predictive(X).at(Y)
+    entries = estimator.predictive(rows[0]).at(Y)
     how = "the predictive distribution" if entries.is_gaussian else "the (randomized) probability integral transform"
     return Residuals.from_entries(X, entries.scores(), is_held_out, how)
 

@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import ovkgp
-from ovkgp.criticism import criticize
+from ovkgp.criticism import compare, criticize, recalibrate
 from ovkgp.exceptions import InputError, OptionError
 
 rng = np.random.default_rng(0)
@@ -397,3 +397,22 @@ def test_wrong_model_is_rejected_by_its_check(benchmark_of, case, check):
     bound = binom.ppf(0.01, NUM_DATASETS, 0.8)  # 26 of 40
     assert rejected >= bound
     assert by_check[check] >= bound
+
+
+@pytest.mark.filterwarnings("error")
+def test_criticism_reads_dates_and_frames_as_predict_does():
+    """Dates as days since the fit's first one, and columns by name, also at new rows."""
+    days = np.arange(80.0)
+    values = np.column_stack([np.sin(days / 9), np.cos(days / 9)]) + 0.1 * np.random.default_rng(1).normal(size=(80, 2))
+    dates = pd.DataFrame({"day": pd.Timestamp("2024-01-01") + pd.to_timedelta(days, unit="D")})
+    numbers, outputs = pd.DataFrame({"day": days}), pd.DataFrame(values, columns=["u", "v"])
+    results = []
+    for table in (dates, numbers):
+        rows, new = (table[::2], outputs[::2]), (table[1::2], outputs[1::2])
+        models = [ovkgp.GPRegressor(kernel, random_state=0).fit(*rows) for kernel in ("independent", "decomposable")]
+        interval = recalibrate(models[0], *new).predict_interval(new[0])
+        robust = ovkgp.GPRegressor("independent", likelihood="student_t", random_state=0).fit(*rows)
+        checks = [*criticize(models[0], *new, random_state=0), *criticize(robust, *new, random_state=0)]
+        statistics = [check.statistic for check in checks if check.statistic is not None]
+        results.append([compare(*models, *new).difference, *np.ravel(interval), *statistics])
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
