@@ -127,7 +127,7 @@ class GPRegressor(PosteriorRegressor):
         Rank of the output matrix if `kernel="decomposable"`; number of components if `kernel="lmc"` (at least 2).
     approximation : {"auto", "exact", "orff", "nystrom", "variational"}, default="auto"
         "orff" uses random features, "nystrom" landmarks, "variational" inducing points with any likelihood. "auto" is variational if the likelihood is not Gaussian; otherwise exact for up to 4000 complete rows with a separable kernel or
-        up to 5000 observed entries, or any number of rows with one input and a Matérn kernel, and features beyond.
+        up to 5000 observed entries, or millions of rows with one input and a Matérn kernel, and features beyond.
     num_frequencies : int or "auto", default="auto"
         Number of random frequencies, of landmarks ("nystrom") or of inducing points ("variational"). "auto" is 500, and 200
         inducing points.
