@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.tasks.solvers.group_lasso import GroupLassoProblem, group_lasso_path, solve_group_lasso
@@ -21,23 +20,12 @@ def problem():
 
 
 def dense_solution(X, Y, Phi, lam):
-    """Smooth reformulation with slack variables: ‖c_l‖ ≤ t_l, solved by SLSQP from several points."""
-
-    def objective(z):
-        C, t = z[: Q * D].reshape(Q, D), z[Q * D :]
-        return np.mean(np.square(Y - X @ C @ Phi.T).sum(1)) / M + lam * t.sum()
-
-    def gradient(z):
-        C = z[: Q * D].reshape(Q, D)
-        residual = X @ C @ Phi.T - Y
-        return np.concatenate([(2 / (N * M) * X.T @ residual @ Phi).ravel(), np.full(D, lam)])
-
-    cones = {"type": "ineq", "fun": lambda z: z[Q * D :] ** 2 - np.square(z[: Q * D].reshape(Q, D)).sum(0)}
-    signs = {"type": "ineq", "fun": lambda z: z[Q * D :]}
-    least = np.linalg.lstsq(X, Y, rcond=None)[0] @ np.linalg.pinv(Phi).T
-    start = np.concatenate([least.ravel(), np.linalg.norm(least, axis=0)])
-    options = {"maxiter": 2000, "ftol": 1e-15}
-    return minimize(objective, start, jac=gradient, constraints=[cones, signs], options=options).fun
+    """Minimum by proximal gradient steps on all coefficients, which converge linearly as the risk is strongly convex."""
+    C, step = np.zeros((Q, D)), N * M / (2 * np.linalg.norm(X, 2) ** 2 * np.linalg.norm(Phi, 2) ** 2)
+    for _ in range(10_000):
+        moved = C - step * 2 / (N * M) * X.T @ (X @ C @ Phi.T - Y) @ Phi
+        C = moved * np.maximum(1 - lam * step / np.linalg.norm(moved, axis=0), 0.0)
+    return np.mean(np.square(Y - X @ C @ Phi.T).sum(1)) / M + lam * np.linalg.norm(C, axis=0).sum()
 
 
 def test_objective_and_gradient_are_those_of_the_data(problem):
@@ -51,13 +39,12 @@ def test_objective_and_gradient_are_those_of_the_data(problem):
 
 
 @pytest.mark.parametrize("part", [0.9, 0.5, 0.1, 0.02])
-@pytest.mark.slow
 def test_solution_equals_a_dense_solver(problem, part):
     problem, X, Y, Phi = problem
     lam = part * problem.lam_max
     found = solve_group_lasso(problem, lam, tolerance=1e-10)
     assert found.gap <= 1e-10
-    assert found.objective == pytest.approx(dense_solution(X, Y, Phi, lam), rel=1e-6)
+    assert found.objective == pytest.approx(dense_solution(X, Y, Phi, lam), rel=1e-9)
 
 
 def test_optimality_conditions_hold_bo_e_38(problem):
