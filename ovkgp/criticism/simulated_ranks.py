@@ -35,7 +35,7 @@ class SimulationCalibration:
     Attributes
     ----------
     names : tuple of str
-        Hyperparameters, with the index of their entry, and the log evidence.
+        Hyperparameters, named as by `ovkgp.inference.hyperparameters`, with the index of their entry, and the log evidence.
     ranks : ndarray of shape (num_datasets, k)
         Numbers of draws below the true value, from 0 to `num_draws`.
     num_draws : int

@@ -141,7 +141,7 @@ def test_sampler_with_another_prior_is_miscalibrated(model, monkeypatch):
 
     monkeypatch.setattr(simulated_ranks, "sample_hyperparameters", sample_with_short_lengthscales)
     result = simulation_calibration(model, X, num_datasets=60, alpha=0.01, random_state=0, **NUTS)
-    assert "lengthscale" in result.miscalibrated
+    assert "0.lengthscale" in result.miscalibrated
 
 
 def test_prior_draws_instead_of_a_posterior_show_in_the_log_evidence(model, monkeypatch):
