@@ -9,6 +9,7 @@ import torch
 from gpytorch.kernels import (
     CosineKernel,
     Kernel,
+    MaternKernel,
     PeriodicKernel,
     SpectralMixtureKernel,
 )
@@ -308,3 +309,14 @@ def test_gamma_quantiles_are_twice_differentiable():
     uniforms = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(gamma_quantile, (shape, uniforms))
     assert torch.autograd.gradgradcheck(gamma_quantile, (shape, uniforms), atol=1e-4)
+
+
+def test_kt_e_25_frequencies_of_the_exponential_kernel_are_multivariate_cauchy():
+    """exp(−‖δ‖) in two dimensions: P(‖ω‖ ≤ r) = 1 − (1 + r²)^(−½); a Cauchy radius in a uniform direction has another kernel."""
+    kernel = MaternKernel(nu=0.5)
+    kernel.lengthscale = 1.0
+    pair = spectral_pair(kernel, num_dims=2)
+    u = torch.rand(20_000, pair.base_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    radii = pair.frequencies(u).detach().norm(dim=1).numpy()
+    assert stats.kstest(radii, lambda r: 1 - 1 / np.sqrt(1 + r**2)).pvalue > 0.01
+    assert stats.kstest(radii, lambda r: 2 / np.pi * np.arctan(r)).pvalue < 1e-9

@@ -310,3 +310,12 @@ def test_classes_of_digits_are_found(digits):
         gram = np.exp(-1e-4 * ((chosen[:, None] - chosen[None]) ** 2).sum(-1))
         rejected.append(gaussianity_test(gram=gram, scale=1.0, num_replicates=250, random_state=rng).rejected)
     assert np.mean(rejected) >= 0.95
+
+
+def test_kt_e_22_digits_are_those_of_uci():
+    """1797 images of 8 × 8 pixels with 17 levels, the test set of UCI's optdigits; those of USPS have 16 × 16."""
+    from sklearn.datasets import load_digits
+
+    rows, _ = load_digits(return_X_y=True)
+    assert rows.shape == (1797, 64)
+    assert set(np.unique(rows)) == set(range(17))

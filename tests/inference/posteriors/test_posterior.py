@@ -198,3 +198,16 @@ def test_data_of_independent_posterior_are_the_given_rows():
     order = lambda X, Y: sorted(map(str, torch.cat([X, Y], 1)[Y.isfinite().any(1)].tolist()))  # noqa: E731
     assert len(found.X) == observed.sum()
     assert order(found.X, found.Y) == order(*repeated)
+
+
+def test_kt_e_27_posterior_adds_the_variance_of_the_noise():
+    """K + σ² I, not K + σ I."""
+    generator = torch.Generator().manual_seed(0)
+    X, sigma = torch.rand(12, 1, generator=generator, dtype=torch.float64), 0.3
+    y = torch.sin(6 * X) + sigma * torch.randn(12, 1, generator=generator, dtype=torch.float64)
+    kernel = RBFKernel().double()
+    found = OperatorValuedGP(kernel, mean="zero", noise=sigma**2).condition(X, y).predict(X, cov="none").mean
+    K = kernel(X).to_dense().detach()
+    means = {noise: K @ torch.linalg.solve(K + noise * torch.eye(12), y) for noise in (sigma**2, sigma)}
+    torch.testing.assert_close(found, means[sigma**2], rtol=1e-8, atol=1e-9)
+    assert (found - means[sigma]).abs().max() > 0.02
