@@ -67,8 +67,8 @@ def quantile_r2(series, setting, maximize=None):
     return series.explained_variance(model.predict(grid), truth[:, :1])
 
 
-def maximize_often(density, points):
-    """Search for the mode from the best of many initial points."""
+def maximize_often(density, points, restarts=1):
+    """Search for the mode from the best of many initial points, whatever the number of `restarts`."""
     evaluator = ObjectiveEvaluator(density.vector, density)
     best = sorted(points, key=lambda u: -getattr(evaluator.evaluate(u), "value", -np.inf))[:NUM_RUNS]
     runs = [find_mode(density.vector, density, [u], 200, quantile_kernel.TOLERANCE) for u in best]
