@@ -43,7 +43,7 @@ MIN_KERNEL_VARIATION = 1e-4  # 1 − k of typical pairs; the statistic is of its
 MIN_NEIGHBORS = (
     0.1  # n E k² of two observations; no sample of a simulation was rejected below, and .01 of Gaussian ones at 1
 )
-COLUMNS_AT_ONCE = 1000  # of multipliers in one product
+CHUNK_COLUMNS = 1000  # of multipliers in one product
 
 
 def gaussianity_test(
@@ -372,8 +372,8 @@ def influence_gram(model: GaussianModel, kernel: str) -> np.ndarray:
 def multiplier_replicates(G: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
     """Draw zᵀGz/n (number,) for centered standard normal z."""
     replicates = []
-    for first in range(0, number, COLUMNS_AT_ONCE):
-        Z = rng.normal(size=(len(G), min(COLUMNS_AT_ONCE, number - first)))
+    for first in range(0, number, CHUNK_COLUMNS):
+        Z = rng.normal(size=(len(G), min(CHUNK_COLUMNS, number - first)))
         Z -= Z.mean(0)
         replicates.append(np.einsum("ij,ij->j", Z, G @ Z) / len(G))
     return np.concatenate(replicates)
@@ -413,7 +413,7 @@ def _bootstrap_features(
     influences -= influences.mean(0)
     features = np.hstack([influences.real, influences.imag]).T / math.sqrt(num_features * len(C))
     replicates = []
-    for first in range(0, number, COLUMNS_AT_ONCE):
-        Z = rng.normal(size=(len(C), min(COLUMNS_AT_ONCE, number - first)))
+    for first in range(0, number, CHUNK_COLUMNS):
+        Z = rng.normal(size=(len(C), min(CHUNK_COLUMNS, number - first)))
         replicates.append(((features @ Z) ** 2).sum(0))
     return float(len(C) * np.mean(np.abs(difference) ** 2)), np.concatenate(replicates)

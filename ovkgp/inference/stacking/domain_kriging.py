@@ -129,8 +129,8 @@ class DomainKriging:
         if len(self.grid) == 1:
             return np.repeat(np.square(values).mean((0, 1))[None], 2, 0)
         points = self.grid[np.random.default_rng(0).permutation(len(self.grid))[:MAX_CHOICE_POINTS]]
-        spread = 1 - self.kernel(cdist(points, points) / self.lengthscale).mean()
-        return np.stack([self._inner_scale(values), values.var(1).mean(0) / spread])
+        fraction = 1 - self.kernel(cdist(points, points) / self.lengthscale).mean()
+        return np.stack([self._inner_scale(values), values.var(1).mean(0) / fraction])
 
     def _inner_scale(self, values: np.ndarray) -> np.ndarray:
         if self.is_local:
