@@ -1,0 +1,1 @@
+"""Forecasters of several series at once."""
