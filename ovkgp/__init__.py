@@ -13,49 +13,9 @@ Examples
 'InputError'
 """
 
-from __future__ import annotations
-
 from ovkgp.lazy import lazy_names, silence_gpytorch_import
 
 __version__ = "0.1.0"
 
 silence_gpytorch_import()
-
-_SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "functional", "inference", "kernels")
-_SUBPACKAGES += ("losses", "metrics", "plotting", "recipes")
-_NAMES = {  # Top-level names and the subpackages that define them
-    "BayesSearchCV": "estimators",
-    "ConstrainedORFF": "estimators",
-    "FeatureProjectionRegressor": "estimators",
-    "FunctionalData": "functional",
-    "FunctionalLinearRegressor": "estimators",
-    "FunctionalRidge": "estimators",
-    "FunctionGPRegressor": "estimators",
-    "GPRegressor": "estimators",
-    "InfiniteCostSensitiveClassifier": "estimators",
-    "InfiniteOneClassSVM": "estimators",
-    "InfiniteQuantileRegressor": "estimators",
-    "KernelAdditiveRegressor": "estimators",
-    "KernelCurveRegressor": "estimators",
-    "KernelPCADetector": "estimators",
-    "KernelProjectionRegressor": "estimators",
-    "ManifoldRidge": "estimators",
-    "ONORMA": "estimators",
-    "OneClassForest": "estimators",
-    "ORFFRidge": "estimators",
-    "OVKRidge": "estimators",
-    "RandomProjectionDetector": "estimators",
-    "RobustFunctionalRegressor": "estimators",
-    "SimplexClassifier": "estimators",
-    "TripleBasisRegressor": "estimators",
-    "VectorTaskRegressor": "estimators",
-    "compare_kernels": "estimators",
-    "load": "estimators",
-    "load_recipe": "recipes",
-    "roth_distance": "estimators",
-    "to_long": "inference",
-    "to_wide": "inference",
-}
-
-__all__ = ["__version__", *_NAMES, *_SUBPACKAGES]
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _SUBPACKAGES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any
 
 JIT_MODULE = "linear_operator.utils.linear_cg"  # GPyTorch's module that calls `torch.jit.script` when it is imported
 
 
-def lazy_names(
-    package: str, names: Mapping[str, str], subpackages: tuple[str, ...] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions `__getattr__` and `__dir__` of a package.
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the functions `__getattr__` and `__dir__` and the list `__all__` of a package.
 
-    `names` maps each name to the module of the package that defines it; `subpackages` are loaded as modules.
+    The names are those that the package's stub `__init__.pyi` imports, which type checkers read too.
     """
+    sources = _read_stub(Path(sys.modules[package].__path__[0]) / "__init__.pyi")
 
     def load(name: str) -> Any:
-        if name in names:
-            return getattr(import_module(f"{package}.{names[name]}"), name)
-        if name in subpackages:
+        if name not in sources:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if sources[name] == package:
             return import_module(f"{package}.{name}")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(sources[name]), name)
 
     def list_names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *names, *subpackages})
+        return sorted({*vars(sys.modules[package]), *sources})
 
-    return load, list_names
+    return load, list_names, sorted(sources)
+
+
+def _read_stub(path: Path) -> dict[str, str]:
+    """Return the module from which a stub imports each name; a star stands for all names of a subpackage's stub."""
+    sources = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.names[0].name == "*":
+                names = list(_read_stub(path.parent / node.module.rpartition(".")[2] / path.name))
+            else:
+                names = [alias.name for alias in node.names]
+            sources |= dict.fromkeys(names, node.module)
+    return sources
 
 
 class QuietJitFinder(MetaPathFinder):

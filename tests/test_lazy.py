@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import ovkgp
+
 SCRIPT = """
 import warnings
 warnings.simplefilter("always")
@@ -17,6 +19,21 @@ with warnings.catch_warnings(record=True) as caught:
     later = [str(entry.message) for entry in caught if "jit.script" in str(entry.message)]
 print(len(own), len(later))
 """
+
+
+def test_top_level_names_are_those_of_the_stubs():
+    assert set(ovkgp.estimators.__all__) <= set(ovkgp.__all__) <= set(dir(ovkgp))
+    assert ovkgp.__all__ == sorted(ovkgp.__all__)
+    assert all(hasattr(ovkgp, name) for name in ovkgp.__all__)
+    assert ovkgp.GPRegressor is ovkgp.estimators.GPRegressor
+    with pytest.raises(AttributeError, match="no attribute 'GPRegresor'"):
+        _ = ovkgp.GPRegresor
+
+
+def test_using_an_estimator_loads_no_other():
+    script = "import sys, ovkgp; ovkgp.OVKRidge; print(any(name.startswith('ovkgp.estimators.tasks') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "False", done.stderr
 
 
 @pytest.mark.parametrize(

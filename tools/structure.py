@@ -55,6 +55,9 @@ def build_graph(modules: dict[str, Path]) -> networkx.DiGraph:
     """Return the imports between modules as edges importer → imported."""
     imports = {name: find_imports(path, modules) for name, path in modules.items()}
     packages = {name for name, path in modules.items() if path.name == "__init__.py"}
+    for name in packages:
+        stub = modules[name].with_suffix(".pyi")  # of a package that loads names at their first use
+        imports[name] += find_imports(stub, modules) if stub.exists() else []
     exports = {name: {item: source for source, item in imports[name] if item} for name in packages}
 
     def resolve(source: str, item: str | None, depth: int = 0) -> str | None:
@@ -81,8 +84,6 @@ def find_single_importers(modules: dict[str, Path], graph: networkx.DiGraph) -> 
     """Return the modules that no package exports and exactly one other module imports, with that module."""
     packages = find_packages(modules)
     exported = {target for name in packages for target in graph.successors(name)}
-    for name in packages:  # names that are loaded at their first use
-        exported |= {f"{name}.{module}" for module in _lazy_modules(modules[name])}
     importers = {name: set(graph.predecessors(name)) - packages for name in modules if name not in packages | exported}
     return {name: found.copy().pop() for name, found in importers.items() if len(found) == 1}
 
@@ -91,16 +92,6 @@ def find_cycles(modules: dict[str, Path], graph: networkx.DiGraph) -> list[list[
     """List groups of modules, other than packages, that import each other; imports inside functions count too."""
     inner = graph.subgraph(set(modules) - find_packages(modules))
     return [sorted(group) for group in networkx.strongly_connected_components(inner) if len(group) > 1]
-
-
-def _lazy_modules(path: Path) -> set[str]:
-    """Return the modules in the table `_NAMES` of a package that loads names at their first use."""
-    tables = [
-        node.value
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "_NAMES"
-    ]
-    return {value for table in tables for value in ast.literal_eval(table).values()}
 
 
 def print_structure() -> None:

@@ -15,36 +15,4 @@ Examples
 
 from ovkgp.lazy import lazy_names
 
-_NAMES = {  # public names and the modules that define them
-    "BSplines": "bases",
-    "Combination": "dictionary",
-    "Dictionary": "dictionary",
-    "DictionaryFactor": "dictionary",
-    "DictionaryKernel": "dictionary_kernel",
-    "DoublySparse": "learned",
-    "Eigenfunctions": "eigenfunctions",
-    "Fourier": "bases",
-    "FunctionalData": "data",
-    "GaussianEigenfunctions": "eigenfunctions",
-    "IntegralOperator": "operators",
-    "Interpolated": "dictionary",
-    "KernelSections": "smoothing",
-    "Learned": "learned",
-    "LongFormat": "data",
-    "MeanCurve": "mean_curve",
-    "PrincipalComponents": "principal_components",
-    "RandomFourier": "random_functions",
-    "RandomProcesses": "random_functions",
-    "SmoothedCurves": "smoothing",
-    "TensorProduct": "bases",
-    "VectorEigenpairs": "operators",
-    "Wavelets": "wavelets",
-    "as_functional_data": "conversion",
-    "keep_largest": "smoothing",
-    "quadrature_weights": "quadrature",
-    "select_functions": "smoothing",
-    "smooth": "smoothing",
-}
-
-__all__ = [*_NAMES]
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -12,26 +12,4 @@ True
 
 from ovkgp.lazy import lazy_names
 
-_NAMES = {  # exported names and their modules
-    "plot_basis": "curves",
-    "plot_coverage": "calibration",
-    "plot_criticism": "criticism",
-    "plot_curves": "curves",
-    "plot_feature_error": "feature_errors",
-    "plot_field": "fields",
-    "plot_gaussianity": "criticism",
-    "plot_leave_one_out": "calibration",
-    "plot_loss_shapes": "curves",
-    "plot_output_correlations": "output_correlations",
-    "plot_pit": "calibration",
-    "plot_prediction": "predictions",
-    "plot_quantiles": "predictions",
-    "plot_relevance": "relevance",
-    "plot_residuals": "calibration",
-    "plot_simulation_calibration": "criticism",
-    "plot_traces": "traces",
-    "write_report": "report",
-}
-
-__all__ = [*_NAMES]
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

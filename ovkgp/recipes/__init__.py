@@ -14,8 +14,4 @@ True
 
 from ovkgp.lazy import lazy_names
 
-_NAMES = {"Recipe": "recipe", "list_recipes": "toml_reader", "load_recipe": "recipe", "recipe_path": "toml_reader"}
-"""Public names, and the module of each."""
-
-__all__ = [*_NAMES]
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 import ovkgp
 from ovkgp.criticism import compare, criticize, recalibrate
 from ovkgp.exceptions import InputError, OptionError
+from tests.estimator_cases import default_cases
 
 rng = np.random.default_rng(0)
 X = rng.uniform(0, 6, (60, 1))
@@ -309,34 +310,21 @@ WITH_RESIDUALS = {
     ),
     "feature ridge": fit_to(ovkgp.ORFFRidge, lam=0.1, num_frequencies=20, random_state=0),
     "manifold": fit_to(ovkgp.ManifoldRidge, lam=0.1, num_neighbors=4, random_state=0),
-    "online": fit_to(ovkgp.ONORMA),
     "classes": fit_to(ovkgp.SimplexClassifier, "labels", lam=0.1, random_state=0),
     "quantiles": fit_to(ovkgp.InfiniteQuantileRegressor, "target", lam=1e-2, num_tasks=5, random_state=0),
     "curves": fit_to(ovkgp.FunctionGPRegressor, "curves", output_basis="kernel", random_state=0),
-    "curves, projection": fit_to(ovkgp.KernelProjectionRegressor, "curves"),
-    "curves, ridge": fit_to(ovkgp.FunctionalRidge, "curves"),
     "curves, features": fit_to(ovkgp.FeatureProjectionRegressor, "curves", num_features=20, random_state=0),
-    "curves, linear": fit_to(ovkgp.FunctionalLinearRegressor, "curves"),
     "curves, triple basis": fit_to(ovkgp.TripleBasisRegressor, "curves", num_features=20, random_state=0),
-    "curves, additive": fit_to(ovkgp.KernelAdditiveRegressor, "curves"),
 }
 WITHOUT_RESIDUALS = {
     "constrained": fit_to(ovkgp.ConstrainedORFF, num_frequencies=9, random_state=0),
-    "costs": fit_to(ovkgp.InfiniteCostSensitiveClassifier, "labels", random_state=0),
-    "one class": fit_to(ovkgp.InfiniteOneClassSVM, "none", random_state=0),
     "tasks": fit_to(ovkgp.VectorTaskRegressor, "tasks", tasks=[0.0, 1.0]),
-    "curves, robust": fit_to(ovkgp.RobustFunctionalRegressor, "curves"),
     "curves, averages": fit_to(ovkgp.KernelCurveRegressor, "curves", lengthscale=0.5),
-    "detector, projections": fit_to(ovkgp.RandomProjectionDetector, "none", random_state=0),
-    "detector, kernel PCA": fit_to(ovkgp.KernelPCADetector, "none"),
-    "detector, forest": fit_to(ovkgp.OneClassForest, "none", random_state=0),
 }
-
-
-def test_every_estimator_has_a_case():
-    kinds = [getattr(ovkgp.estimators, name) for name in ovkgp.estimators.__all__]
-    exported = {kind for kind in kinds if hasattr(kind, "check_options")} - {ovkgp.BayesSearchCV}
-    assert exported == {fit.kind for fit in (WITH_RESIDUALS | WITHOUT_RESIDUALS).values()}
+for name, (kind, target, options) in default_cases(
+    fit.kind for fit in [*WITH_RESIDUALS.values(), *WITHOUT_RESIDUALS.values()]
+).items():
+    (WITH_RESIDUALS if kind(**options).has_predictive else WITHOUT_RESIDUALS)[name] = fit_to(kind, target, **options)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

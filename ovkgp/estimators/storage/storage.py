@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ovkgp import estimators
 from ovkgp.estimators.storage.file import prefixed, read_model, under, write_model
 from ovkgp.estimators.storage.models import (
     ModelBuilder,
@@ -65,7 +66,7 @@ class SavableMixin:
         name = type(self).__name__
         if name not in ESTIMATORS or type(self) is not ESTIMATORS[name].kind:
             raise InputError(
-                f"A model file can hold {', '.join(ESTIMATORS)}, got {name}. Pickle the estimator instead."
+                f"A model file can hold estimators of ovkgp and classes with the decorator storable, got {name}. Pickle the estimator instead."
             )
         check_is_fitted(self)
         _warn_about_priors(self)
@@ -190,10 +191,6 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator
     """
     tensors, header = read_model(path)
     try:
-        if header.get("estimator") not in ESTIMATORS:
-            raise ModelFileError(
-                f"{path} holds {header.get('estimator')!r}, which is not an estimator of this version."
-            )
         return _decode(header, tensors, kernel)
     except OvkgpError:
         raise
@@ -201,8 +198,17 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator
         raise ModelFileError(f"{path} does not describe a fitted model: {error!r}") from error
 
 
+def _find_class(name: str) -> SavedAttributes:
+    """Return what a file holds of the class `name`, which is imported if it was not used yet."""
+    if name in estimators.__all__:
+        getattr(estimators, name)
+    if name not in ESTIMATORS:
+        raise ModelFileError(f"The file holds {name!r}, which is not an estimator of this version.")
+    return ESTIMATORS[name]
+
+
 def _decode(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> BaseEstimator:
-    saved, fitted = ESTIMATORS[header["estimator"]], header["fitted"]
+    saved, fitted = _find_class(header["estimator"]), header["fitted"]
     if unknown := header["options"].keys() - saved.kind._get_param_names():
         raise ModelFileError(
             f"The file does not describe a {saved.kind.__name__}, which does not have the options {', '.join(sorted(unknown))}."
