@@ -1,8 +1,8 @@
 """Covariances of Markov processes, by Kalman filters: C = K + Σ of n rows is solved in O(n) time and memory.
 
 The state x_k = A_k x_{k−1} + q_k, q_k ~ N(0, Q_k), k = 1, …, n, is observed as y_k = H x_k + ε_k, ε_k ~ N(0, R_k), with x_0 = 0 (Q_1 is
-the prior covariance of the first state). It is the sum of terms with A = A_c ⊗ I and Q = Q_c ⊗ Γ_c: H reads the first entry of each
-term for every output. The filter computes gains G_k and innovation covariances S_k forward; the adjoint filter of Bryson and Frazier
+the prior covariance of the first state). It is the sum of terms with A = A_c ⊗ I and Q = Q_c ⊗ Γ_c: H has the blocks h_cᵀ ⊗ I, by
+default with the first unit vector h_c. The filter computes gains G_k and innovation covariances S_k forward; the adjoint filter of Bryson and Frazier
 computes backward, from r = 0 and N = 0 after the last row,
 
     u_k = S_k⁻¹ v_k − G_kᵀ r_k,          r̃_k = r_k + Hᵀ u_k,                              r_{k−1} = A_kᵀ r̃_k,
@@ -31,11 +31,15 @@ from ovkgp.inference.algebra.dense import gaussian_log_density, reject_second_de
 
 @dataclass(frozen=True)
 class MarkovTerm:
-    """Term of the state: transitions A and process noise Q (n, d, d), those of the first row being the prior, and Γ (p, p)."""
+    """Term of the state: transitions A and process noise Q (n, d, d), those of the first row being the prior, Γ (p, p), and h (d,).
+
+    If h is None, it is the first unit vector.
+    """
 
     transitions: Tensor
     noises: Tensor
     output_matrix: Tensor
+    reading: Tensor | None = None
 
 
 def multiply_blocks(blocks: list[Tensor], matrix: Tensor, transpose: bool = False) -> Tensor:
@@ -90,7 +94,11 @@ class KalmanSolver:
             for term, size in zip(terms, sizes, strict=True)
         ]
         self.mask, self.noise = self._by_step(mask, 0.0), self._by_step(noise, torch.eye(p))
-        self.reading = torch.cat([torch.eye(p, size * p) for size in sizes], 1).double()  # H (p, s)
+        readings = [
+            torch.eye(1, size) if term.reading is None else term.reading.unsqueeze(0)
+            for term, size in zip(terms, sizes, strict=True)
+        ]
+        self.reading = torch.cat([torch.kron(h.double(), torch.eye(p).double()) for h in readings], 1)  # H (p, s)
         self.gains, self.inverses, self.covariances, self.products, logdet = self._filter()
         values = torch.where(self.observed, residuals, 0.0).unsqueeze(-1)
         self.means, alpha, self.adjoints = self._smooth(values)
@@ -341,13 +349,13 @@ class KalmanSolver:
 def markov_log_density(terms: list[MarkovTerm], noise: Tensor, residuals: Tensor, order: Tensor) -> Tensor:
     """Compute log N(r | 0, C) as `KalmanSolver`, differentiable once in terms, noise and residuals. O(n s³)."""
     parts = [part for term in terms for part in (term.transitions, term.noises, term.output_matrix)]
-    return _MarkovDensity.apply(order, noise, residuals, *parts)
+    return _MarkovDensity.apply([term.reading for term in terms], order, noise, residuals, *parts)
 
 
 class _MarkovDensity(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, order: Tensor, noise: Tensor, residuals: Tensor, *parts: Tensor) -> Tensor:
-        terms = [MarkovTerm(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+    def forward(ctx, readings: list, order: Tensor, noise: Tensor, residuals: Tensor, *parts: Tensor) -> Tensor:
+        terms = [MarkovTerm(*parts[3 * i : 3 * i + 3], reading) for i, reading in enumerate(readings)]
         ctx.solver = KalmanSolver(terms, noise, residuals, order)
         return ctx.solver.log_density
 
@@ -356,4 +364,4 @@ class _MarkovDensity(torch.autograd.Function):
         reject_second_derivatives("state-space")
         terms, by_noise = ctx.solver.gradients()
         found = [part for term in terms for part in (term.transitions, term.noises, term.output_matrix)]
-        return None, gradient * by_noise, -gradient * ctx.solver.alpha, *(gradient * part for part in found)
+        return None, None, gradient * by_noise, -gradient * ctx.solver.alpha, *(gradient * part for part in found)

@@ -58,7 +58,7 @@ class StateSpacePosterior(ExactPosterior):
         pairs = find_forms(self.process.kernel)
         forward, backward = ([form.transition(lags) for form, _ in pairs] for lags in (since, until))
         noises = [
-            (torch.where(is_prior[:, None, None], part.covariance(times), part.process_noise(since)), matrix)
+            (torch.where(is_prior[:, None, None], part.covariance(times), part.process_noise(since, times)), matrix)
             for part, matrix in pairs
         ]
         mean, covariance = solver.states(before)
@@ -86,7 +86,7 @@ class StateSpaceStrategy(ExactStrategy):
     """C = Σ_c K_c ⊗ Γ_c + noise for Markov processes, with missing outputs and equal stamps. O(n s³) time and O(n s²) memory, s = Σ d_c p."""
 
     name, posterior = "state_space", StateSpacePosterior
-    requirement = 'one input column and a separable kernel of Matérn (ν = ½, 3/2, 5/2), constant and linear terms. Use strategy="auto".'
+    requirement = 'one input column and a separable kernel of Matérn (ν = ½, 3/2, 5/2), constant, linear, integrated Brownian and seasonal terms and their products. Use strategy="auto".'
 
     def check_size(self, data: Observations) -> Observations:
         return data.double()  # `_parts` checks the size, which depends on the kernel
@@ -106,7 +106,8 @@ class StateSpaceStrategy(ExactStrategy):
         data = data.double()
         terms, noise, residuals, order = self._parts(model, data)
         variances = [
-            form.covariance(data.X[:, 0])[:, 0, 0].sum() * matrix.trace() for form, matrix in find_forms(model.kernel)
+            (form.covariance(data.X[:, 0]) @ form.read_vector() @ form.read_vector()).sum() * matrix.trace()
+            for form, matrix in find_forms(model.kernel)
         ]
         trace = sum(variances) + noise.diagonal(dim1=-2, dim2=-1).sum()
         total, eye = torch.zeros_like(residuals), torch.eye(data.num_outputs).to(residuals)
@@ -128,8 +129,8 @@ class StateSpaceStrategy(ExactStrategy):
         terms = []
         for form, matrix in find_forms(model.kernel):
             transitions = torch.cat([torch.eye(form.size).to(times).unsqueeze(0), form.transition(lags)])
-            noises = torch.cat([form.covariance(times[:1]), form.process_noise(lags)])
-            terms.append(MarkovTerm(transitions, noises, matrix))
+            noises = torch.cat([form.covariance(times[:1]), form.process_noise(lags, times[1:])])
+            terms.append(MarkovTerm(transitions, noises, matrix, form.reading))
         noise = row_noise(model, data)
         noise = noise if noise.dim() == 3 else torch.diag_embed(noise)
         p = data.num_outputs

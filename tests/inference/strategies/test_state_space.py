@@ -4,19 +4,24 @@ import math
 
 import pytest
 import torch
-from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import ConstantKernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.strategies import selection
-from ovkgp.kernels import DecomposableKernel, IndependentKernel
+from ovkgp.kernels import DecomposableKernel, IndependentKernel, IntegratedBrownianKernel, SeasonalKernel
 
 P = 2
 
 
 def make_kernel(name):
     trend = MaternKernel(nu=2.5) + ScaleKernel(LinearKernel())
+    smooth = ScaleKernel(IntegratedBrownianKernel(origin=-4.0, span=8.0)) + ConstantKernel() + LinearKernel()
+    season = SeasonalKernel(period_length=1.3, num_harmonics=2)
     return {
+        "trend and season": smooth + ScaleKernel(season),
+        "quasi-periodic": DecomposableKernel(smooth, P, rank=1)
+        + DecomposableKernel(season * MaternKernel(nu=1.5), P, rank=1),
         "scalar": trend,
         "icm": DecomposableKernel(trend, num_outputs=P, rank=1),
         "lmc": DecomposableKernel(trend, num_outputs=P) + DecomposableKernel(MaternKernel(nu=0.5), num_outputs=P),
@@ -40,7 +45,7 @@ def make_data(p, n=70):
 def fields_of(name, noise, strategy):
     """Everything that the strategy computes, as a list of tensors."""
     kernel = make_kernel(name)
-    p = 1 if name == "scalar" else P
+    p = 1 if name in ("scalar", "trend and season") else P
     X, Y, known, test = make_data(p)
     known = known if noise == "known" else None
     kind = {"known": "shared", "full": "full", "shared": "shared"}[noise]
@@ -60,7 +65,7 @@ def fields_of(name, noise, strategy):
 
 
 @pytest.mark.parametrize("noise", ["shared", "full", "known"])
-@pytest.mark.parametrize("name", ["scalar", "icm", "lmc", "independent"])
+@pytest.mark.parametrize("name", ["scalar", "icm", "lmc", "independent", "trend and season", "quasi-periodic"])
 def test_state_space_strategy_equals_dense_strategy(name, noise):
     parts = zip(fields_of(name, noise, "state_space"), fields_of(name, noise, "dense"), strict=True)
     for found, expected in parts:
