@@ -41,6 +41,10 @@ class MarkovTerm:
     output_matrix: Tensor
     reading: Tensor | None = None
 
+    def read_vector(self) -> Tensor:
+        """Return h (d,)."""
+        return torch.eye(1, self.noises.shape[-1])[0] if self.reading is None else self.reading
+
 
 def multiply_blocks(blocks: list[Tensor], matrix: Tensor, transpose: bool = False) -> Tensor:
     """Compute A M, or Aᵀ M, for A = blockdiag_c(A_c ⊗ I) with A_c (m, d_c, d_c), and M (m, s, k)."""
@@ -64,6 +68,54 @@ def assemble_blocks(pairs: list[tuple[Tensor, Tensor]], size: int) -> Tensor:
         whole[:, offset:end, offset:end] = block
         offset = end
     return whole
+
+
+def reading_matrix(readings: list[Tensor], num_outputs: int) -> Tensor:
+    """Return H (p, s) with the blocks h_cᵀ ⊗ I of h_c (d_c,), in float64."""
+    eye = torch.eye(num_outputs, dtype=torch.float64)
+    return torch.cat([torch.kron(reading.double().unsqueeze(0), eye) for reading in readings], 1)
+
+
+@torch.no_grad()
+def filter_rows(
+    terms: list[MarkovTerm], noise: Tensor, residuals: Tensor, mean: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Continue a filter by m rows, one after another, with noise (m, p, p) and residuals (m, p), NaN if missing.
+
+    Returns the mean (s,) and covariance (s, s) of the state after the last row, and the log density of the residuals given the
+    earlier rows. O(m s³).
+    """
+    reading, total = reading_matrix([term.read_vector() for term in terms], residuals.shape[1]), 0.0
+    for row, values in enumerate(residuals):
+        blocks = [term.transitions[row : row + 1] for term in terms]
+        mean = multiply_blocks(blocks, mean[None, :, None])[0, :, 0]
+        covariance = multiply_blocks(blocks, multiply_blocks(blocks, covariance[None]).mT)[0]
+        pairs = [(term.noises[row : row + 1], term.output_matrix) for term in terms]
+        covariance = covariance + assemble_blocks(pairs, len(mean))[0]
+        observed = ~torch.isnan(values)
+        if not bool(observed.any()):
+            continue
+        H = reading[observed]
+        read = H @ covariance
+        chol = _factorize_innovations((read @ H.mT + noise[row][observed][:, observed]).unsqueeze(0))[0]
+        error = (values[observed] - H @ mean).unsqueeze(-1)
+        solved = torch.cholesky_solve(error, chol)
+        mean = mean + (read.mT @ solved).squeeze(-1)
+        covariance = covariance - read.mT @ torch.cholesky_solve(read, chol)
+        covariance = (covariance + covariance.mT) / 2
+        logdet = 2 * chol.diagonal().log().sum()
+        total += float(gaussian_log_density((error * solved).sum(), logdet, int(observed.sum())))
+    return mean, covariance, total
+
+
+def _factorize_innovations(innovations: Tensor) -> Tensor:
+    """Return the Cholesky factors of innovation covariances (m, p, p)."""
+    chol, info = torch.linalg.cholesky_ex((innovations + innovations.mT) / 2)
+    if bool(info.any()) or not math.isfinite(float(chol.sum())):
+        raise FactorizationError(
+            "The covariance of an observation given the earlier ones is not positive definite. Use more noise, shorter lengthscales or smaller outputscales."
+        )
+    return chol
 
 
 class KalmanSolver:
@@ -94,11 +146,7 @@ class KalmanSolver:
             for term, size in zip(terms, sizes, strict=True)
         ]
         self.mask, self.noise = self._by_step(mask, 0.0), self._by_step(noise, torch.eye(p))
-        readings = [
-            torch.eye(1, size) if term.reading is None else term.reading.unsqueeze(0)
-            for term, size in zip(terms, sizes, strict=True)
-        ]
-        self.reading = torch.cat([torch.kron(h.double(), torch.eye(p).double()) for h in readings], 1)  # H (p, s)
+        self.reading = reading_matrix([term.read_vector() for term in terms], p)
         self.gains, self.inverses, self.covariances, self.products, logdet = self._filter()
         values = torch.where(self.observed, residuals, 0.0).unsqueeze(-1)
         self.means, alpha, self.adjoints = self._smooth(values)
@@ -134,11 +182,7 @@ class KalmanSolver:
         mask = self.mask[step]
         read = (self.reading @ predicted) * mask.unsqueeze(-1)  # H P (B, p, s)
         innovation = (read @ self.reading.mT) * mask.unsqueeze(-2) + self.noise[step]
-        chol, info = torch.linalg.cholesky_ex((innovation + innovation.mT) / 2)
-        if bool(info.any()) or not math.isfinite(float(chol.sum())):
-            raise FactorizationError(
-                "The covariance of an observation given the earlier ones is not positive definite. Use more noise, shorter lengthscales or smaller outputscales."
-            )
+        chol = _factorize_innovations(innovation)
         inverse = torch.cholesky_inverse(chol)
         gain = read.mT @ inverse
         covariance = predicted - gain @ read
@@ -242,6 +286,12 @@ class KalmanSolver:
                 product = self.products[chunk + 1]
                 after[chunk] = local[chunk + 1] + product.mT @ after[chunk + 1] @ product
         backward(after, visit)
+
+    @torch.no_grad()
+    def smooth(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return filtered means and adjoints r̃ (n, s, k), in the order of time, for values (n, p, k); missing entries are ignored."""
+        means, _, adjoints = self._smooth(values * self.observed.unsqueeze(-1))
+        return self._by_row(means), self._by_row(adjoints)
 
     def states(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return means (m, s) and covariances (m, s, s) of the states given the rows up to some, in the order of time; zero for −1."""
