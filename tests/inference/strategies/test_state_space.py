@@ -254,8 +254,8 @@ def test_update_of_points_after_the_end_makes_no_solver(monkeypatch):
 @pytest.mark.parametrize("ratio", [1e-6, 1e-3, 1.0, 10.0])
 def test_roots_of_process_noise_keep_the_digits_of_small_entries(ratio):
     noise = matern_form(2.5, torch.tensor(1.0)).process_noise(torch.tensor([ratio], dtype=torch.float64))
-    root = state_space.scaled_root(noise)
-    torch.testing.assert_close(root @ root.mT, noise, rtol=1e-10, atol=0.0)
+    root, scale = state_space.scaled_root(noise), noise.diagonal(dim1=-2, dim2=-1).sqrt().unsqueeze(-1)
+    torch.testing.assert_close(root @ root.mT / scale / scale.mT, noise / scale / scale.mT, rtol=0.0, atol=1e-14)
 
 
 def test_functions_of_kernels_without_features_refer_to_joint_draws():
