@@ -5,13 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, PeriodicKernel
+from gpytorch.kernels import AdditiveKernel, LinearKernel, MaternKernel, PeriodicKernel, ScaleKernel
+from linear_operator import to_dense
 from oracles import difference_gradient, difference_hessian
 from scipy.special import ive
 
 from ovkgp.exceptions import InputError, OvkgpError
 from ovkgp.features import ORFF
 from ovkgp.kernels import IntegratedBrownianKernel, SeasonalKernel, lag_jet
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 TIMES = torch.tensor([[-1.0], [0.2], [0.7], [1.9], [4.0]], dtype=torch.float64)
 
@@ -105,3 +107,11 @@ def test_invalid_options_are_rejected(value):
         SeasonalKernel(period_length=value)
     with pytest.raises(OvkgpError, match="num_harmonics"):
         SeasonalKernel(num_harmonics=0)
+
+
+def test_sum_with_a_linear_kernel_is_exact_and_needs_no_factorization(recwarn):
+    """linear_operator adds a low-rank term to a matrix by its Cholesky factor with jitter."""
+    parts = IntegratedBrownianKernel(), LinearKernel().double(), ScaleKernel(SeasonalKernel()).double()
+    found = to_dense(evaluate_kernel(AdditiveKernel(*parts), TIMES))
+    torch.testing.assert_close(found, sum(to_dense(part(TIMES)) for part in parts), rtol=1e-14, atol=1e-15)
+    assert not recwarn
