@@ -1,4 +1,4 @@
-"""Backtests: splits, scores of entries, strategies, absence of leakage, and the test of Diebold and Mariano."""
+"""Backtests: scores of entries, strategies, absence of leakage, and the test of Diebold and Mariano."""
 
 import numpy as np
 import pandas as pd
@@ -7,12 +7,13 @@ from joblib import parallel_config
 from scipy.stats import norm, ttest_rel
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import KFold, TimeSeriesSplit, cross_val_score
+from sklearn.model_selection import KFold, TimeSeriesSplit
 
 from ovkgp import metrics
-from ovkgp.estimators.series.backtest import backtest, compare_backtests, rolling_splits, score_backtest
+from ovkgp.estimators.series.backtest import backtest, compare_backtests, score_backtest
 from ovkgp.estimators.series.forecast import Forecast
 from ovkgp.estimators.series.persistence import PersistenceForecaster
+from ovkgp.estimators.series.rolling_splits import rolling_splits
 from ovkgp.estimators.series.series_data import read_series
 from ovkgp.exceptions import InputError, OptionError
 
@@ -65,49 +66,6 @@ class Moments(RunningMean):
         return Forecast(
             None, form, found.stamps, level=found.level, mean=found.mean.to_numpy(), std=found.std.to_numpy()
         )
-
-
-# --- splits
-
-
-@pytest.mark.parametrize(("step", "window"), [(1, "expanding"), (3, "expanding"), (2, 4)])
-def test_rolling_splits_are_contiguous_and_ordered(step, window):
-    cv = rolling_splits(20, 6, 3, step=step, window=window)
-    folds = list(cv.split(np.zeros(20)))
-    assert len(folds) == cv.get_n_splits() == len(range(6, 18, step))
-    for k, (train, test) in enumerate(folds):
-        origin = 6 + k * step
-        assert test.tolist() == list(range(origin, origin + 3))
-        assert train.tolist() == list(range(0 if window == "expanding" else origin - window, origin))
-
-
-def test_rolling_splits_with_disjoint_blocks_bo_131():
-    folds = list(rolling_splits(75, 20, 10, step=30, window=20).split())
-    assert [(t[0], t[-1], s[0], s[-1]) for t, s in folds] == [(0, 19, 20, 29), (30, 49, 50, 59)]
-
-
-def test_rolling_splits_serve_scikit_learn():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(40, 3))
-    scores = cross_val_score(Ridge(), X, X.sum(1), cv=rolling_splits(40, 20, 5, step=5))
-    assert scores.shape == (4,)
-    with pytest.raises(InputError, match="40 rows"):
-        next(rolling_splits(40, 20, 5).split(X[:30]))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((10, 8, 3), "initial \\+ horizon"),
-        ((10, 0, 3), "initial"),
-        ((10, 5, 3, 0), "step"),
-        ((10, 5, 3, 1, "sliding"), "window"),
-        ((10, 5, 3, 1, 6), "window must be at most initial"),
-    ],
-)
-def test_rolling_splits_rejects_invalid_arguments(arguments, message):
-    with pytest.raises(OptionError, match=message):
-        rolling_splits(*arguments)
 
 
 # --- scores
