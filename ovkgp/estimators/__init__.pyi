@@ -21,6 +21,7 @@ from ovkgp.estimators.ridge.ovk_ridge import OVKRidge as OVKRidge
 from ovkgp.estimators.ridge.simplex_classifier import SimplexClassifier as SimplexClassifier
 from ovkgp.estimators.selection.bayes_search import BayesSearchCV as BayesSearchCV
 from ovkgp.estimators.selection.compare_kernels import compare_kernels as compare_kernels
+from ovkgp.estimators.series.vector_autoregressor import VectorAutoregressor as VectorAutoregressor
 from ovkgp.estimators.storage.storage import load as load
 from ovkgp.estimators.tasks.cost_sensitive import InfiniteCostSensitiveClassifier as InfiniteCostSensitiveClassifier
 from ovkgp.estimators.tasks.one_class import InfiniteOneClassSVM as InfiniteOneClassSVM
