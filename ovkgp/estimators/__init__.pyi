@@ -27,6 +27,7 @@ from ovkgp.estimators.series.backtest import score_backtest as score_backtest
 from ovkgp.estimators.series.gp_forecaster import GPForecaster as GPForecaster
 from ovkgp.estimators.series.persistence import PersistenceForecaster as PersistenceForecaster
 from ovkgp.estimators.series.rolling_splits import rolling_splits as rolling_splits
+from ovkgp.estimators.series.vector_autoregressor import VectorAutoregressor as VectorAutoregressor
 from ovkgp.estimators.storage.storage import load as load
 from ovkgp.estimators.tasks.cost_sensitive import InfiniteCostSensitiveClassifier as InfiniteCostSensitiveClassifier
 from ovkgp.estimators.tasks.one_class import InfiniteOneClassSVM as InfiniteOneClassSVM

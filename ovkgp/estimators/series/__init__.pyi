@@ -12,3 +12,4 @@ from ovkgp.estimators.series.rolling_splits import RollingSplits as RollingSplit
 from ovkgp.estimators.series.rolling_splits import rolling_splits as rolling_splits
 from ovkgp.estimators.series.time_structure import Season as Season
 from ovkgp.estimators.series.time_structure import Structure as Structure
+from ovkgp.estimators.series.vector_autoregressor import VectorAutoregressor as VectorAutoregressor

@@ -142,4 +142,4 @@ class WeightPosterior(ProcessPosterior):
             values = self.process.features(self.feature_map, X) @ weights[index].mT
             return self.prior_mean(X) + values.mT.unflatten(-1, (-1, self.num_outputs))
 
-        return FunctionDraws(evaluate, k, self.num_dims)
+        return FunctionDraws(evaluate, k, self.num_dims, self.draw_noise)
