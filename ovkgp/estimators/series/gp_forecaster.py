@@ -20,7 +20,7 @@ from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import Rule, integer, names_in, one_of
 from ovkgp.estimators.common.summary import Summary, pluralize
 from ovkgp.estimators.series.forecast import Forecast
-from ovkgp.estimators.series.series_data import Series, read_series
+from ovkgp.estimators.series.series_data import Series, read_series, select_exog, split_exog
 from ovkgp.estimators.series.time_structure import (
     RESIDUALS,
     TRENDS,
@@ -206,12 +206,9 @@ class GPForecaster(Estimator):
             raise OptionError(
                 "groups is not supported by GPForecaster, whose input is the time of one series. Fit one forecaster per series, or pass simultaneous series as columns of one frame."
             )
-        table, exog, self.exog_names_ = self._split_columns(series)
-        read = read_series(table, regular=False)
-        part, self.format_ = read.only(), read.format
-        self.output_names_ = self.format_.labels
-        self.times_, self.values_ = part.times, part.values
-        self.exog_values_ = self._sort_exog(exog, table)
+        self.exog_names_ = None if self.exog is None else [str(name) for name in self.exog]
+        part, self.exog_values_ = self._read(series, "series", is_fit=True)
+        self.times_, self.values_, self.output_names_ = part.times, part.values, self.format_.labels
         values = self._transformed(part.values)
         self._check_rows(values)
         self._set_scales(values)
@@ -275,56 +272,15 @@ class GPForecaster(Estimator):
 
     # Conversion of series.
 
-    def _split_columns(self, series) -> tuple:
-        """Return the outputs, the exogenous columns (T, q) or None, and their names."""
-        if self.exog is None:
-            return series, None, None
-        names = [str(name) for name in self.exog]
-        if not isinstance(series, pd.DataFrame):
-            raise InputError(
-                f"series must be a DataFrame with the exogenous columns {names}, got {type(series).__name__}."
-            )
-        return self._select_outputs(series, names), self._select_exog(series, names, "series"), names
-
-    @staticmethod
-    def _select_outputs(series: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-        outputs = series[[column for column in series.columns if str(column) not in names]]
-        if outputs.shape[1] == 0:
-            raise InputError(f"series must have a column besides the exogenous ones, got {names} only.")
-        return outputs
-
-    @staticmethod
-    def _select_exog(table: pd.DataFrame, names: list[str], argument: str) -> np.ndarray:
-        """Return the exogenous columns (T, q) as numbers."""
-        labels = {str(column): column for column in table.columns}
-        if missing := [name for name in names if name not in labels]:
-            raise InputError(f"{argument} must have the exogenous columns {names}, but {missing} are missing.")
-        values = np.column_stack([np.asarray(table[labels[name]], dtype=np.float64) for name in names])
-        if not np.isfinite(values).all():
-            name = names[int(np.argmin(np.isfinite(values).all(0)))]
-            raise InputError(
-                f"{argument} has missing values in the exogenous column {name!r}. Fill them, or drop the rows."
-            )
-        return values
-
-    @staticmethod
-    def _sort_exog(exog: np.ndarray | None, table: pd.DataFrame) -> np.ndarray | None:
-        """Return exogenous values in the order in which `read_series` sorts rows."""
-        if exog is None:
-            return None
-        index = table.index
-        keys = index.asi8 if isinstance(index, pd.PeriodIndex) else index.to_numpy()
-        return exog if index.is_monotonic_increasing else exog[np.argsort(keys, kind="stable")]
-
-    def _read(self, series, name: str) -> tuple[Series, np.ndarray | None]:
-        """Read another series with the columns and the index of the fit."""
-        if self.exog_names_ is None:
-            return read_series(series, regular=False, fitted=self.format_, name=name).only(name), None
-        if not isinstance(series, pd.DataFrame):
-            raise InputError(f"{name} must be a DataFrame, as in fit, got {type(series).__name__}.")
-        table = self._select_outputs(series, self.exog_names_)
-        exog = self._sort_exog(self._select_exog(series, self.exog_names_, name), table)
-        return read_series(table, regular=False, fitted=self.format_, name=name).only(name), exog
+    def _read(self, series, name: str, is_fit: bool = False) -> tuple[Series, np.ndarray | None]:
+        """Read a series and its exogenous columns, which are sorted alike."""
+        exog = None
+        if self.exog_names_ is not None:
+            series, exog = split_exog(series, self.exog_names_, name)
+        read = read_series(series, regular=False, fitted=None if is_fit else self.format_, name=name)
+        if is_fit:
+            self.format_ = read.format
+        return read.only(name), exog
 
     def _transformed(self, values: np.ndarray) -> np.ndarray:
         """Return transformed values (T, p)."""
@@ -498,7 +454,7 @@ class GPForecaster(Estimator):
         if isinstance(exog, pd.DataFrame):
             if stamps is not None and stamps.isin(exog.index).all() and exog.index.is_unique:
                 exog = exog.loc[stamps]
-            exog = self._select_exog(exog, self.exog_names_, "exog")
+            exog = select_exog(exog, self.exog_names_, "exog")
         exog = np.asarray(exog, dtype=np.float64)
         exog = exog[:, None] if exog.ndim == 1 else exog
         if exog.shape != (count, len(self.exog_names_)) or not np.isfinite(exog).all():

@@ -47,7 +47,19 @@ MIN_GAIN = 1.0  # of the criterion, for which a term is added
 @storable_record
 @dataclass(frozen=True)
 class Season:
-    """Period in units of the times, number of harmonics, whether draws change from period to period, and whether the period is trained."""
+    """Season of a model of time.
+
+    Parameters
+    ----------
+    period : float
+        Period in units of the times, days for dates.
+    harmonics : int
+        Number of harmonics.
+    changes : bool, default=False
+        Whether the season changes over time.
+    is_trained : bool, default=False
+        Whether the period is trained.
+    """
 
     period: float
     harmonics: int
@@ -58,7 +70,17 @@ class Season:
 @storable_record
 @dataclass(frozen=True)
 class Structure:
-    """Terms of a model of time: the name of the trend, that of the kernel of short-term deviations or None, and the seasons."""
+    """Terms of a model of time.
+
+    Parameters
+    ----------
+    trend : {"none", "linear", "matern", "integrated"}
+        Trend.
+    residual : str or None
+        Name of the kernel of short-term deviations, "object" for a kernel object.
+    seasons : tuple of Season, default=()
+        Seasons.
+    """
 
     trend: str
     residual: str | None
