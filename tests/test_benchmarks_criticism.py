@@ -8,7 +8,7 @@ TOYS = {
     "fig62": {"sizes": (60,), "runs": 3, "dimensions": (2,)},
     "fig63": {"sizes": (50,), "runs": 2},
     "fig64": {"sizes": (150,), "runs": 2},
-    "fig65": {"n": 150, "runs": 2, "ratios": (100.0, 50.0)},
+    "fig65": {"n": 150, "runs": 2, "ratios": (100.0, 2.0)},
     "models": {"runs": 1, "wrong": ("correlated outputs",)},
     "speed": {"n": 100, "replicates": 100, "parametric": 20, "repeats": 1},
 }
