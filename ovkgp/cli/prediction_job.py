@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ovkgp.cli.arguments import parse_names
 from ovkgp.cli.curve_grids import expand_columns
-from ovkgp.cli.input_grids import InputGrid
-from ovkgp.cli.tables import TableFile, TextChunk, write_tables
+from ovkgp.cli.tables import InputGrid, TableFile, TextChunk, write_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, OptionError
 
