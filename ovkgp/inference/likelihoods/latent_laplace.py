@@ -12,7 +12,6 @@ fixed mode, and those through the mode, for which df̂ = (I + K W)⁻¹ dK a. In
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,12 +29,11 @@ MIN_CURVATURE = 1e-10
 class LatentMode:
     """Gaussian approximation around the mode: `coefficients` a and values f, both (n,) or (C, n), and log q.
 
-    Subclasses have `by_covariance()`, the derivatives G (n, n) of log q by K, of which the symmetric part counts, `marginals()`, the
+    Subclasses have `by_covariance(K)`, the derivatives G (n, n) of log q by K, of which the symmetric part counts, `marginals()`, the
     posterior covariances at the rows, and `predict(cross, prior)`: mean and covariance at points with the covariances `cross` (m, n)
     with the rows and the prior variances `prior` (m,).
     """
 
-    covariance: np.ndarray
     coefficients: np.ndarray
     values: np.ndarray
     log_evidence: float
@@ -56,6 +54,10 @@ class BinaryLabels:
         """Find the mode by Newton's method from the coefficients `init` (n,), or from zero, until a step gains at most `tolerance`."""
         return _find_mode(self, BinaryFactor, BinaryMode, K, np.zeros(len(self.y)) if init is None else init, tolerance)
 
+    def approximate(self, K: np.ndarray, coefficients: np.ndarray) -> BinaryMode:
+        """Return the approximation around values with the coefficients (n,) of a known mode."""
+        return _approximate(self, BinaryFactor, BinaryMode, K, coefficients)
+
 
 class ClassLabels:
     """Labels (n,) in 0, …, C − 1 with log p(y | f) = Σ_i f_{y_i, i} − log Σ_c e^{f_ci} of latent values f (C, n)."""
@@ -71,17 +73,23 @@ class ClassLabels:
         """Find the mode by Newton's method from the coefficients `init` (C, n), or from zero, until a step gains at most `tolerance`."""
         return _find_mode(self, ClassFactor, ClassMode, K, np.zeros_like(self.y) if init is None else init, tolerance)
 
+    def approximate(self, K: np.ndarray, coefficients: np.ndarray) -> ClassMode:
+        """Return the approximation around values with the coefficients (C, n) of a known mode."""
+        return _approximate(self, ClassFactor, ClassMode, K, coefficients)
+
 
 def _find_mode(labels, factorize, mode, K: np.ndarray, a: np.ndarray, tolerance: float):
     """Maximize log p(y | f) − ½ aᵀ f over f = K a; steps are halved until the value rises."""
     f = a @ K
     value = labels.log_density(f) - 0.5 * float(np.vdot(a, f))
-    if not np.isfinite(value) or value < (at_zero := labels.log_density(np.zeros_like(f))):
+    if not np.isfinite(value) or value < labels.log_density(np.zeros_like(f)):
         a, f = np.zeros_like(a), np.zeros_like(f)
         value = labels.log_density(f)
-    for step in range(1, MAX_STEPS + 1):
+    steps = 0
+    while steps < MAX_STEPS:
+        steps += 1
         factor = factorize(labels, K, f)
-        change = factor.step(f) - a
+        change = factor.step(K, f) - a
         by_step, gain = change @ K, -np.inf
         for _ in range(MAX_HALVINGS):
             new_a, new_f = a + change, f + by_step
@@ -96,7 +104,14 @@ def _find_mode(labels, factorize, mode, K: np.ndarray, a: np.ndarray, tolerance:
         if gain <= tolerance:
             factor = factorize(labels, K, f)
             break
-    return mode(K, a, f, value - 0.5 * factor.log_determinant, step, factor)
+    return mode(a, f, value - 0.5 * factor.log_determinant, steps, factor)
+
+
+def _approximate(labels, factorize, mode, K: np.ndarray, a: np.ndarray):
+    f = a @ K
+    factor = factorize(labels, K, f)
+    value = labels.log_density(f) - 0.5 * float(np.vdot(a, f)) - 0.5 * factor.log_determinant
+    return mode(a, f, value, 0, factor)
 
 
 class BinaryFactor:
@@ -107,14 +122,13 @@ class BinaryFactor:
         self.gradient = labels.y - self.probability
         self.curvature = np.maximum(self.probability * expit(-f), MIN_CURVATURE)
         self.root = np.sqrt(self.curvature)
-        self.covariance = K
         self.chol = _factorize(_shift(K, self.root))
         self.log_determinant = 2 * float(np.log(self.chol.diagonal()).sum())
 
-    def step(self, f: np.ndarray) -> np.ndarray:
+    def step(self, K: np.ndarray, f: np.ndarray) -> np.ndarray:
         """Return the coefficients a (n,) of the mode of the quadratic approximation at f."""
         b = self.curvature * f + self.gradient
-        return b - self.root * lapack.dpotrs(self.chol, self.root * (self.covariance @ b), lower=1)[0]
+        return b - self.root * lapack.dpotrs(self.chol, self.root * (K @ b), lower=1)[0]
 
     @cached_property
     def inverse(self) -> np.ndarray:
@@ -128,10 +142,12 @@ class BinaryMode(LatentMode):
 
     factor: BinaryFactor
 
-    def by_covariance(self) -> np.ndarray:
+    def by_covariance(self, K: np.ndarray) -> np.ndarray:
         root, inverse, a = self.factor.root, self.factor.inverse, self.coefficients
-        through_mode = 0.5 * (1 - inverse.diagonal()) * (2 * self.factor.probability - 1)  # Σ_ii ∂W_i = (1 − B⁻¹_ii)(1 − 2π_i)
-        u = through_mode - root * (inverse @ (root * (self.covariance @ through_mode)))
+        through_mode = (
+            0.5 * (1 - inverse.diagonal()) * (2 * self.factor.probability - 1)
+        )  # Σ_ii ∂W_i = (1 − B⁻¹_ii)(1 − 2π_i)
+        u = through_mode - root * (inverse @ (root * (K @ through_mode)))
         G = inverse * (-0.5 * root[:, None] * root)
         G += np.outer(0.5 * a + u, a)
         return G
@@ -159,7 +175,7 @@ class ClassFactor:
         probability = np.exp(log_softmax(f, axis=0))
         self.gradient = labels.y - probability
         probability = np.maximum(probability, MIN_CURVATURE)
-        self.probability, self.covariance = probability / probability.sum(0), K
+        self.probability = probability / probability.sum(0)
         self.root, self.inverses, self.log_determinant = np.sqrt(self.probability), [], 0.0
         S = np.zeros(K.shape, order="F")
         for root in self.root:
@@ -176,10 +192,10 @@ class ClassFactor:
         shared = lapack.dpotrs(self.chol, first.sum(0), lower=1)[0]
         return first - np.stack([self._multiply(c, shared) for c in range(len(vectors))])
 
-    def step(self, f: np.ndarray) -> np.ndarray:
+    def step(self, K: np.ndarray, f: np.ndarray) -> np.ndarray:
         """Return the coefficients a (C, n) of the mode of the quadratic approximation at f."""
         b = self.probability * (f - (self.probability * f).sum(0)) + self.gradient
-        return b - self.solve(b @ self.covariance)
+        return b - self.solve(b @ K)
 
     def _multiply(self, c: int, vector: np.ndarray) -> np.ndarray:
         return self.root[c] * blas.dsymv(1.0, self.inverses[c], self.root[c] * vector, lower=1)
@@ -191,14 +207,14 @@ class ClassMode(LatentMode):
 
     factor: ClassFactor
 
-    def by_covariance(self) -> np.ndarray:
+    def by_covariance(self, K: np.ndarray) -> np.ndarray:
         factor, a = self.factor, self.coefficients
         G, blocks = self._blocks(with_gradient=True)
         # −½ tr(Σ ∂W) at each row, with ∂W_kl = W_kc δ_kl − W_kc π_l − π_k W_lc; blocks are √π_k √π_l Σ_kl
         root, probability = factor.root, factor.probability
         weighted = np.diagonal(blocks, axis1=0, axis2=1).T - 2 * np.einsum("kln,ln,kn->kn", blocks, root, root)
         through_mode = -0.5 * (weighted - probability * weighted.sum(0))
-        u = through_mode - factor.solve(through_mode @ self.covariance)
+        u = through_mode - factor.solve(through_mode @ K)
         G += (0.5 * a + u).T @ a
         return G
 
