@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,7 +35,7 @@ from ovkgp.inference.training.priors import PriorSettings
 
 CONSTANT_VARIANCE = 10.0  # prior variance of the constant term of each latent function
 CLASS_PRIORS = PriorSettings(lengthscale=(0.7, 1.0), variance=(1.4, 1.5), slope_variance=(0.0, 2.0))
-MODE_TOLERANCE, SEARCH_TOLERANCE = 1e-9, 1e-4  # gain of a Newton step, in nats, at which the search for a mode ends
+MODE_TOLERANCE, SEARCH_TOLERANCE = 1e-9, 1e-3  # gain of a Newton step, in nats, at which the search for a mode ends
 SEARCH_GAIN, MAX_EVALUATIONS = (
     0.02,
     60,
@@ -172,18 +172,14 @@ class TrainedCandidate:
         return np.log(self.held_out[np.arange(len(self.labels)), self.labels])
 
     def extend(self, X: np.ndarray, labels: np.ndarray) -> TrainedCandidate:
-        """Find the mode at more rows with the same hyperparameters, beginning with predictions there."""
-        kernel = make_parameters(self.candidate, X).kernel
-        model = make_labels(labels, self.num_classes)
-        return TrainedCandidate(
-            self.candidate,
-            self.theta,
-            model.find_mode(kernel.matrix(self.theta)[0], None, MODE_TOLERANCE),
-            X,
-            labels,
-            self.num_classes,
-            self.evaluations,
+        """Find the mode at other rows with the same hyperparameters, beginning with predictions there."""
+        known = ClassComponent(self.candidate, self.theta, self.mode.coefficients, 1.0, 0.0, 0)
+        (init, _), *_ = ClassMixture(self.X, self.labels, self.num_classes, [known], 1.0, 0.0).latent(X)
+        model, K = (
+            make_labels(labels, self.num_classes),
+            make_parameters(self.candidate, X).kernel.matrix(self.theta)[0],
         )
+        return replace(self, mode=model.find_mode(K, init.T, MODE_TOLERANCE), X=X, labels=labels)
 
 
 def train_candidate(
@@ -200,7 +196,7 @@ def train_candidate(
         )
     best = refine_mode(evaluator, point, np.diag(parameters.scale**-2), MAX_EVALUATIONS, SEARCH_GAIN).best
     theta = parameters.theta(best.x)
-    mode = model.find_mode(parameters.kernel.matrix(theta)[0], evidence.coefficients, MODE_TOLERANCE)
+    mode = model.find_mode(parameters.kernel.matrix(theta)[0], evidence.values, MODE_TOLERANCE)
     return TrainedCandidate(candidate, theta, mode, X, labels, num_classes, evaluator.evaluations)
 
 
@@ -208,13 +204,13 @@ class LaplaceEvidence:
     """log q as a function of θ and of a vector to which it adds derivatives; each mode is the initial point of the next search."""
 
     def __init__(self, model: BinaryLabels | ClassLabels, kernel: KernelNode):
-        self.model, self.kernel, self.coefficients = model, kernel, None
+        self.model, self.kernel, self.values = model, kernel, None
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
         """Return log q and add its derivatives by θ to `out`."""
         K, backward = self.kernel.matrix(theta)
-        mode = self.model.find_mode(K, self.coefficients, SEARCH_TOLERANCE)
-        self.coefficients = mode.coefficients
+        mode = self.model.find_mode(K, self.values, SEARCH_TOLERANCE)
+        self.values = mode.values
         backward(np.ascontiguousarray(mode.by_covariance(K)), out)
         return mode.log_evidence
 
