@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.likelihoods import Bernoulli, Softmax
@@ -40,11 +40,12 @@ SEARCH_GAIN, MAX_EVALUATIONS = (
     0.02,
     60,
 )  # remaining gain of log π, in nats, and number of evaluations, at which training ends
-POWER_PRIOR_SCALE, MAX_LOG_POWER = 0.5, 1.5  # of log τ, which is zero a priori
+POWER_PRIOR_SCALE, MAX_LOG_POWER = 0.5, 2.0  # of log τ, which is zero a priori
 MAX_ROWS, MAX_MATRIX_ENTRIES = 4000, 32_000_000
 """Maximum number of rows of a posterior, and of the entries of its matrices (one per class, 256 MB)."""
 MIN_WEIGHT = 0.05  # weight on a subset of the rows below which a candidate is dropped
 MIN_PROBABILITY = 1e-300
+NAMES = {"outputscale": "variance", "variance": "slope variance"}  # of hyperparameters, by the names of GPyTorch
 CHUNK_ENTRIES = 2**21  # entries of an array of differences, by which predictions are split
 
 
@@ -66,6 +67,13 @@ class ClassComponent:
     weight: float
     log_evidence: float
     evaluations: int
+
+    def hyperparameters(self, X: np.ndarray) -> dict[str, np.ndarray]:
+        """Return lengthscales (d,) and variances () by name, at the rows X (n, d) of the data."""
+        spans = make_parameters(self.candidate, X).spans
+        found = {path.rpartition("raw_")[-1]: self.theta[span] for path, span in spans.items()}
+        found["lengthscale"] = np.broadcast_to(found["lengthscale"], X.shape[1])
+        return {NAMES.get(name, name): values for name, values in found.items()}
 
 
 @dataclass(eq=False)
@@ -103,13 +111,10 @@ class ClassMixture:
             found = [_predict(kernel, mode, part.theta[None], Z[start : start + size]) for start in starts]
             yield tuple(np.concatenate(column) for column in zip(*found, strict=True))
 
-    def probabilities(self, Z: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the classes (m, C) at Z (m, d)."""
-        parts = [
-            part.weight * average_probabilities(*moments)
-            for part, moments in zip(self.components, self.latent(Z), strict=True)
-        ]
-        return temper(sum(parts), self.power)
+    def log_probabilities(self, Z: np.ndarray) -> np.ndarray:
+        """Return the logarithms of the probabilities of the classes (m, C) at Z (m, d)."""
+        pairs = zip(self.components, self.latent(Z), strict=True)
+        return temper(sum(part.weight * average_probabilities(*moments) for part, moments in pairs), self.power)
 
     def scores(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the mixture's log odds (m,), or of its latent functions minus their mean, (m, C)."""
@@ -140,7 +145,7 @@ def fit_class_mixture(
     weights = stacking_weights(np.stack([part.log_densities() for part in trained], 1))
     held_out = sum(weight * part.held_out for part, weight in zip(trained, weights, strict=True))
     power = fit_power(held_out, labels[kept])
-    log_loss = -float(np.log(temper(held_out, power)[np.arange(len(kept)), labels[kept]]).mean())
+    log_loss = -float(temper(held_out, power)[np.arange(len(kept)), labels[kept]].mean())
     components = [
         ClassComponent(
             part.candidate, part.theta, part.mode.coefficients, float(weight), part.mode.log_evidence, part.evaluations
@@ -236,20 +241,21 @@ def average_probabilities(mean: np.ndarray, covariance: np.ndarray) -> np.ndarra
 
 
 def temper(probabilities: np.ndarray, power: float) -> np.ndarray:
-    """Return π^τ / Σ π^τ for rows of probabilities (m, C)."""
-    return np.exp(log_softmax(power * np.log(np.maximum(probabilities, MIN_PROBABILITY)), axis=1))
+    """Return the logarithm of π^τ / Σ π^τ for rows of probabilities (m, C)."""
+    return log_softmax(power * np.log(np.maximum(probabilities, MIN_PROBABILITY)), axis=1)
 
 
 def fit_power(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Return the power τ of the largest density of labels (n,), times a normal prior of log τ."""
-    log_p, rows = np.log(np.maximum(probabilities, MIN_PROBABILITY)), np.arange(len(labels))
+    log_p = np.log(np.maximum(probabilities, MIN_PROBABILITY))
+    log_ratios = log_p - log_p[np.arange(len(labels)), labels, None]  # of each class to the label
 
     def loss(log_power: float) -> float:
-        tempered = log_softmax(math.exp(log_power) * log_p, axis=1)
-        return 0.5 * (log_power / POWER_PRIOR_SCALE) ** 2 - float(tempered[rows, labels].sum())
+        penalty = 0.5 * (log_power / POWER_PRIOR_SCALE) ** 2
+        return penalty + float(logsumexp(math.exp(log_power) * log_ratios, axis=1).sum())
 
     bounds = (-MAX_LOG_POWER, MAX_LOG_POWER)
-    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-3}).x)
 
 
 def max_posterior_rows(num_classes: int) -> int:
