@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import Description, ModelDescription
 from ovkgp.estimators.common.estimator import Estimator
+from ovkgp.estimators.common.fit_checks import list_training_problems
 from ovkgp.estimators.common.formatting import format_number
 from ovkgp.estimators.common.options import RANDOM_STATE, VERBOSE, integer, names_in, restore_on_error
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
@@ -33,6 +34,7 @@ from ovkgp.estimators.common.validation import (
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.stacking.class_mixture import (
     ClassMixture,
     class_candidates,
@@ -168,7 +170,26 @@ class GPClassifier(ClassifierMixin, Estimator):
             ]
             classes = [column.classes for column in self.columns_]
             self.classes_ = classes[0] if len(classes) == 1 else classes
+            for problem in list_training_problems(self):
+                warnings.warn(problem, FitWarning, stacklevel=2)
         return self
+
+    @property
+    def fit_report_(self) -> FitReport:
+        """Report of the training of all components: number of evaluations, and whether all converged."""
+        check_is_fitted(self)
+        parts = [part.report for column in self.columns_ for part in column.mixture.components]
+        slow = next((part for part in parts if not part.converged), parts[0])
+        totals = {
+            name: sum(getattr(part, name) for part in parts)
+            for name in ("iterations", "evaluations", "failures", "seconds")
+        }
+        return replace(
+            slow,
+            objective=sum(part.objective for part in parts),
+            num_rows=sum(len(column.mixture.X) for column in self.columns_),
+            **totals,
+        )
 
     def _fit_column(self, X: np.ndarray, labels: np.ndarray, is_observed: np.ndarray, name: str) -> LabelColumn:
         """Fit the classifier of one column to the rows with labels."""

@@ -13,6 +13,7 @@ power τ that also maximizes the leave-one-out density. Leave-one-out prediction
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +26,9 @@ from scipy.special import log_softmax, logsumexp
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.likelihoods import Bernoulli, Softmax
 from ovkgp.inference.likelihoods.latent_laplace import BinaryLabels, ClassLabels, LatentMode
+from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.stacking.candidates import IndependentCandidate
+from ovkgp.inference.stacking.output_draws import MAX_GAIN_PER_ROW
 from ovkgp.inference.stacking.output_kernel import OutputDensity, OutputParameters
 from ovkgp.inference.stacking.stack import stacking_weights
 from ovkgp.inference.training.lbfgs import ObjectiveEvaluator
@@ -59,14 +62,13 @@ def class_candidates(base: str = "matern52") -> tuple[IndependentCandidate, ...]
 
 @dataclass(frozen=True, eq=False)
 class ClassComponent:
-    """A trained candidate: hyperparameters θ (k,), coefficients a of the mode, (n,) or (C, n), weight, log evidence and evaluations."""
+    """A trained candidate: hyperparameters θ (k,), coefficients a of the mode, (n,) or (C, n), weight, and report of the training."""
 
     candidate: IndependentCandidate
     theta: np.ndarray
     coefficients: np.ndarray
     weight: float
-    log_evidence: float
-    evaluations: int
+    report: FitReport
 
     def hyperparameters(self, X: np.ndarray) -> dict[str, np.ndarray]:
         """Return lengthscales (d,) and variances () by name, at the rows X (n, d) of the data."""
@@ -147,9 +149,7 @@ def fit_class_mixture(
     power = fit_power(held_out, labels[kept])
     log_loss = -float(temper(held_out, power)[np.arange(len(kept)), labels[kept]].mean())
     components = [
-        ClassComponent(
-            part.candidate, part.theta, part.mode.coefficients, float(weight), part.mode.log_evidence, part.evaluations
-        )
+        ClassComponent(part.candidate, part.theta, part.mode.coefficients, float(weight), part.report)
         for part, weight in zip(trained, weights, strict=True)
     ]
     return ClassMixture(X[kept], labels[kept], num_classes, components, power, log_loss)
@@ -165,7 +165,7 @@ class TrainedCandidate:
     X: np.ndarray
     labels: np.ndarray
     num_classes: int
-    evaluations: int
+    report: FitReport
 
     @cached_property
     def held_out(self) -> np.ndarray:
@@ -178,7 +178,7 @@ class TrainedCandidate:
 
     def extend(self, X: np.ndarray, labels: np.ndarray) -> TrainedCandidate:
         """Find the mode at other rows with the same hyperparameters, beginning with predictions there."""
-        known = ClassComponent(self.candidate, self.theta, self.mode.coefficients, 1.0, 0.0, 0)
+        known = ClassComponent(self.candidate, self.theta, self.mode.coefficients, 1.0, self.report)
         (init, _), *_ = ClassMixture(self.X, self.labels, self.num_classes, [known], 1.0, 0.0).latent(X)
         model, K = (
             make_labels(labels, self.num_classes),
@@ -191,6 +191,7 @@ def train_candidate(
     candidate: IndependentCandidate, X: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> TrainedCandidate:
     """Maximize the approximate evidence times priors from the locations of the priors."""
+    began = time.perf_counter()
     model, parameters = make_labels(labels, num_classes), make_parameters(candidate, X)
     evidence = LaplaceEvidence(model, parameters.kernel)
     evaluator = ObjectiveEvaluator(parameters, OutputDensity(parameters, evidence))
@@ -199,10 +200,25 @@ def train_candidate(
         raise FactorizationError(
             "The covariance matrix is not positive definite at the initial values of the hyperparameters. Check the data for duplicates and extreme scales.",
         )
-    best = refine_mode(evaluator, point, np.diag(parameters.scale**-2), MAX_EVALUATIONS, SEARCH_GAIN).best
-    theta = parameters.theta(best.x)
+    metric = np.diag(parameters.scale**-2)
+    found = refine_mode(evaluator, point, metric, MAX_EVALUATIONS, SEARCH_GAIN)
+    theta = parameters.theta(found.best.x)
     mode = model.find_mode(parameters.kernel.matrix(theta)[0], evidence.values, MODE_TOLERANCE)
-    return TrainedCandidate(candidate, theta, mode, X, labels, num_classes, evaluator.evaluations)
+    converged = found.gain <= MAX_GAIN_PER_ROW * len(X)
+    report = FitReport(
+        found.best.value,
+        converged,
+        "converged" if converged else f"stopped after {evaluator.evaluations} evaluations of the evidence",
+        iterations=found.steps,
+        evaluations=evaluator.evaluations,
+        failures=evaluator.failures,
+        gradient_norm=evaluator.slope(found.best) / len(X),
+        seconds=time.perf_counter() - began,
+        num_rows=len(X),
+        log_evidence=mode.log_evidence,
+        active_bounds=parameters.active_bounds(found.best.x),
+    )
+    return TrainedCandidate(candidate, theta, mode, X, labels, num_classes, report)
 
 
 class LaplaceEvidence:
