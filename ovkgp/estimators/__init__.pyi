@@ -12,6 +12,7 @@ from ovkgp.estimators.functional.robust import RobustFunctionalRegressor as Robu
 from ovkgp.estimators.functional.triple_basis import KernelAdditiveRegressor as KernelAdditiveRegressor
 from ovkgp.estimators.functional.triple_basis import TripleBasisRegressor as TripleBasisRegressor
 from ovkgp.estimators.quantiles.regressor import InfiniteQuantileRegressor as InfiniteQuantileRegressor
+from ovkgp.estimators.regression.gp_classifier import GPClassifier as GPClassifier
 from ovkgp.estimators.regression.gp_regressor import GPRegressor as GPRegressor
 from ovkgp.estimators.ridge.constrained_orff import ConstrainedORFF as ConstrainedORFF
 from ovkgp.estimators.ridge.manifold_ridge import ManifoldRidge as ManifoldRidge
