@@ -319,12 +319,14 @@ class GPForecaster(Estimator):
 
     def _condition(self) -> None:
         """Condition all models on the stored rows."""
+        self._gps = [model.gp() for model in self.models_]
         self._posteriors = self._condition_on(self.times_, self.values_, self.exog_values_)
 
     def _condition_on(self, times: np.ndarray, values: np.ndarray, exog: np.ndarray | None) -> list:
         X = self._inputs(times, exog)
         Y = (self._transformed(values) - self.center_) / self.scale_
-        return [model.gp().condition(X, Y[:, model.outputs]) for model in self.models_]
+        pairs = zip(self._gps, self.models_, strict=True)
+        return [gp.condition(X, Y[:, model.outputs]) for gp, model in pairs]
 
     def update(self, series, drop: int = 0) -> GPForecaster:
         """Append rows that continue the series, and forget the oldest ones; hyperparameters and scales stay.
@@ -370,9 +372,9 @@ class GPForecaster(Estimator):
         if drop > len(self.times_):
             posteriors = self._condition_on(*joined)
         else:
-            for model, posterior in zip(self.models_, self._posteriors, strict=True):
+            for gp, model, posterior in zip(self._gps, self.models_, self._posteriors, strict=True):
                 num_stored = int(np.isfinite(earlier[:, model.outputs]).any(1).sum())
-                posteriors.append(model.gp().update(posterior, inputs, Y[:, model.outputs], drop=num_stored))
+                posteriors.append(gp.update(posterior, inputs, Y[:, model.outputs], drop=num_stored))
         self.times_, self.values_, self.exog_values_ = joined
         self._posteriors = posteriors
         return self

@@ -6,7 +6,7 @@ default with the first unit vector h_c. The filter computes gains G_k and innova
 computes backward, from r = 0 and N = 0 after the last row,
 
     u_k = S_k⁻¹ v_k − G_kᵀ r_k,          r̃_k = r_k + Hᵀ u_k,                              r_{k−1} = A_kᵀ r̃_k,
-    D_k = S_k⁻¹ + G_kᵀ N_k G_k,          Ñ_k = N_k − N_k G_k H − Hᵀ G_kᵀ N_k + Hᵀ D_k H,     N_{k−1} = A_kᵀ Ñ_k A_k,
+    D_k = S_k⁻¹ + G_kᵀ N_k G_k,          Ñ_k = (I − G_k H)ᵀ N_k (I − G_k H) + Hᵀ S_k⁻¹ H,     N_{k−1} = A_kᵀ Ñ_k A_k,
 
 where u = C⁻¹ y, D_k are the diagonal blocks of C⁻¹, and ½ (r̃_k r̃_kᵀ − Ñ_k) is the derivative of log N(y | 0, C) in Q_k. Neither Q nor the
 covariance of a state is inverted, so that stamps may coincide. Missing outputs have zero rows of H.
@@ -270,10 +270,11 @@ class KalmanSolver:
         def backward(state: Tensor, visit=None) -> Tensor:
             for step in reversed(range(length)):
                 gain, mask = self.gains[step], self.mask[step]
-                moved = state @ gain
-                inner = (self.inverses[step] + gain.mT @ moved) * mask.unsqueeze(-1) * mask.unsqueeze(-2)
-                cross = moved @ self.reading
-                state = state - cross - cross.mT + self.reading.mT @ inner @ self.reading
+                inverse = self.inverses[step] * mask.unsqueeze(-1) * mask.unsqueeze(-2)
+                inner = inverse + gain.mT @ state @ gain
+                # (I − G H)ᵀ N (I − G H) + Hᵀ S⁻¹ H: expanded, rounding errors would grow from row to row
+                state = state - self.reading.mT @ (gain.mT @ state)
+                state = state - (state @ gain) @ self.reading + self.reading.mT @ inverse @ self.reading
                 if visit is not None:
                     visit(step, state, inner)
                 state = self._advance(step, self._advance(step, state, transpose=True).mT, transpose=True)

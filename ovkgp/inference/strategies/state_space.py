@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,7 @@ class StateSpacePosterior(ExactPosterior):
 
     def __init__(self, process: Process, solver: KalmanSolver, data: Observations, mean: OutputMean, noise: Tensor):
         super().__init__(process, solver, data, mean, noise)
+        self._pairs = None
         means, covariances = solver.states(torch.tensor([data.num_rows - 1]))
         self.end = EndState(data.X[:, 0].max(), means[0], covariances[0])
 
@@ -82,9 +84,20 @@ class StateSpacePosterior(ExactPosterior):
     def solver(self, solver: KalmanSolver | Callable[[], KalmanSolver]) -> None:
         self._solver = solver
 
+    @property
+    def pairs(self) -> list[tuple[StateSpaceForm, Tensor]]:
+        """Forms and output matrices of the terms of the kernel."""
+        if self._pairs is None:
+            self._pairs = find_forms(self.process.kernel)
+        return self._pairs
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_pairs": None}  # forms are functions, which cannot be pickled
+
     def extended(self, data: Observations, end: EndState, log_density: float, make_solver) -> StateSpacePosterior:
         """Return the posterior given further rows, whose log density given the present ones is known."""
         posterior = copy(self)
+        posterior._pairs = self._pairs
         posterior.data, posterior.end, posterior.solver = data, end, make_solver
         posterior.log_evidence = self.log_evidence + log_density
         return posterior
@@ -122,7 +135,7 @@ class StateSpacePosterior(ExactPosterior):
         is_prior, is_last = before < 0, after == len(stamps)
         since = torch.where(is_prior, 0.0, times - stamps[before.clamp_min(0)])
         until = torch.where(is_last, 0.0, stamps[after.clamp_max(len(stamps) - 1)] - times)
-        pairs = find_forms(self.process.kernel)
+        pairs = self.pairs
         forward, backward = ([form.transition(lags) for form, _ in pairs] for lags in (since, until))
         is_prior = is_prior[:, None, None]
         noises = [
@@ -133,7 +146,7 @@ class StateSpacePosterior(ExactPosterior):
 
     def _latent_after_end(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         """Compute the moments at points after the last row from the state there."""
-        times, pairs = X[:, 0], find_forms(self.process.kernel)
+        times, pairs = X[:, 0], self.pairs
         lags, reading = times - self.end.time, read_states(pairs)
         blocks = [form.transition(lags) for form, _ in pairs]
         mean, covariance = (part.expand(len(X), *part.shape) for part in self.end[1:])
@@ -175,15 +188,13 @@ class StateSpacePosterior(ExactPosterior):
         order = X[:, 0].argsort(stable=True)
         root = scaled_root(self.end.covariance)
         start = root @ draw_normal((len(root), k), rng, X)
-        return simulate(find_forms(self.process.kernel), X[order, 0], k, rng, (self.end.time, start))[
-            :, order.argsort()
-        ]
+        return simulate(self.pairs, X[order, 0], k, rng, (self.end.time, start))[:, order.argsort()]
 
     def _draw(self, X: Tensor, k: int, rng: np.random.Generator) -> Tensor:
         """Draw deviations (k, m, p) from the mean: f(X) − K(X, X_train) C⁻¹ (f(X_train) + ε) for f of the prior."""
         times = torch.cat([self.X[:, 0], X[:, 0]])
         order = times.argsort(stable=True)
-        draws = simulate(find_forms(self.process.kernel), times[order], k, rng)[:, order.argsort()]
+        draws = simulate(self.pairs, times[order], k, rng)[:, order.argsort()]
         values, at_points = draws[:, : self.data.num_rows], draws[:, self.data.num_rows :]
         known, errors = self.data.noise, draw_normal(values.shape, rng, values)
         errors = errors @ torch.linalg.cholesky(self.output_noise).mT if known is None else errors * known.sqrt()
@@ -265,10 +276,10 @@ class StateSpaceStrategy(ExactStrategy):
         _, model, _ = posterior.conditioning
         if bool((added.X[:, 0] < posterior.end.time).any()):
             return self.condition(model, data)
-        terms, noise, residuals, order = self._parts(model, added, posterior.end.time)
+        terms, noise, residuals, order = self._parts(model, added, posterior.end.time, posterior.pairs)
         mean, covariance, log_density = filter_rows(terms, noise[order], residuals[order], *posterior.end[1:])
         end = EndState(added.X[:, 0].max(), mean, covariance)
-        found = posterior.extended(data, end, log_density, lambda: self.solver(model, data))
+        found = posterior.extended(data, end, log_density, partial(self.solver, model, data))
         found.output_noise, found.conditioning = model.predictive_noise(data), Conditioning(self, model, data)
         return found
 
@@ -289,10 +300,14 @@ class StateSpaceStrategy(ExactStrategy):
 
     @staticmethod
     def _parts(
-        model: Model, data: Observations, start: Tensor | None = None
+        model: Model,
+        data: Observations,
+        start: Tensor | None = None,
+        pairs: list[tuple[StateSpaceForm, Tensor]] | None = None,
     ) -> tuple[list[MarkovTerm], Tensor, Tensor, Tensor]:
         """Return the terms in the order of time, from the prior or the time `start`, R (n, p, p), y − m (n, p) and the order."""
-        size = state_size(model.kernel)
+        pairs = find_forms(model.kernel) if pairs is None else pairs
+        size = sum(form.size * len(matrix) for form, matrix in pairs)
         if data.num_rows * size**2 > MAX_STATE_ENTRIES:
             raise InputError(
                 f"X has {data.num_rows} rows, for which states of {size} entries need more than 2.4 GB. Use a feature map, OperatorValuedGP(kernel, features=ORFF(kernel)), or fewer rows."
@@ -301,7 +316,7 @@ class StateSpaceStrategy(ExactStrategy):
         times = data.X[order, 0]
         lags = times.diff(prepend=times[:1] if start is None else start[None])
         terms = []
-        for form, matrix in find_forms(model.kernel):
+        for form, matrix in pairs:
             transitions, noises = form.transition(lags), form.process_noise(lags, times)
             if start is None:
                 noises = torch.cat([form.covariance(times[:1]), noises[1:]])

@@ -1,5 +1,6 @@
 """`GPForecaster` against dense conditioning: forecasts, updates, gaps, exogenous columns, transforms, and errors."""
 
+import pickle
 from copy import deepcopy
 
 import numpy as np
@@ -241,6 +242,17 @@ def test_saved_model_forecasts_as_before(fitted, tmp_path):
     np.testing.assert_allclose(one.paths, two.paths, rtol=1e-9)
     assert loaded.structures_ == fitted.structures_
     np.testing.assert_allclose(loaded.update(make_frame().iloc[80:81]).forecast(1).mean.shape, (1, 2))
+
+
+def test_updated_model_can_be_pickled_and_copied(fitted, monkeypatch):
+    monkeypatch.setattr(selection, "MIN_STATE_SPACE_ENTRIES", 0)
+    model = deepcopy(fitted)
+    model._condition()
+    model.update(make_frame().iloc[80:82])
+    expected = model.forecast(3, n_samples=3, random_state=0).paths
+    for twin in (pickle.loads(pickle.dumps(model)), deepcopy(model)):
+        assert np.array_equal(twin.forecast(3, n_samples=3, random_state=0).paths, expected)
+        assert twin.impute(n_samples=2).mean.notna().all(axis=None)
 
 
 def test_kernel_object_and_separate_outputs():

@@ -242,7 +242,7 @@ def test_update_of_points_after_the_end_makes_no_solver(monkeypatch):
     gp = OperatorValuedGP(make_kernel("lmc"), strategy="state_space")
     posterior = gp.condition(X, Y)
     expected = gp.condition(torch.cat([X, X[:1] + 9]), torch.cat([Y, Y[:1]]))
-    monkeypatch.setattr(state_space.StateSpaceStrategy, "solver", None)  # calling it fails
+    monkeypatch.setattr(state_space, "KalmanSolver", None)  # calling it fails
     posterior = gp.update(posterior, X[:1] + 9, Y[:1])
     later = torch.tensor([[18.0]], dtype=torch.float64)
     torch.testing.assert_close(posterior.predict(later, "output").cov, expected.predict(later, "output").cov)
