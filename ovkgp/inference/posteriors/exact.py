@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from gpytorch.kernels import Kernel
@@ -97,8 +98,10 @@ class ExactPosterior(ProcessPosterior):
         drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, self.solver.alpha.shape)
         coefficients = self.solver.alpha.flatten().unsqueeze(-1) - self.solver.solve((drawn + noise).flatten(1).mT)
 
+        features = prior.freeze() if self.process.is_observed else partial(self.process.features, prior)
+
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
-            values = self.process.features(prior, X) @ weights[index].mT + self.propagate(X, coefficients[:, index])
+            values = features(X) @ weights[index].mT + self.propagate(X, coefficients[:, index])
             return self.prior_mean(X) + values.mT.unflatten(-1, (-1, self.num_outputs))
 
         return FunctionDraws(evaluate, k, self.num_dims, self.draw_noise)

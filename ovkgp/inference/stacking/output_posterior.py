@@ -287,7 +287,7 @@ def _draw_prior_functions(kernel: Kernel, count: int, num_dims: int, seed: int):
             scale, size, features = term.variance.detach().reshape(()).sqrt(), num_dims, lambda X: X
         else:
             orff = make_prior_features(term, NUM_PRIOR_FREQUENCIES, num_dims, for_features)
-            scale, size, features = torch.ones(()), orff.num_features, orff
+            scale, size, features = torch.ones(()), orff.num_features, orff.freeze()
         drawn.append((features, scale * draw_normal((count, size), for_weights, torch.zeros(1))))
 
     @torch.no_grad()
