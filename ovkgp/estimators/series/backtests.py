@@ -10,12 +10,13 @@ import copy
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import Parallel, delayed, effective_n_jobs, parallel_config
 from scipy.stats import t as student
 from sklearn.base import clone
 
@@ -54,7 +55,7 @@ def backtest(
 ) -> pd.DataFrame:
     """Forecast a series from many origins and score each forecast with the rows that follow.
 
-    The forecast of a fold is computed from its training rows only.
+    The forecast of a fold is computed from its training rows only, and from future values of exogenous columns if there are any.
 
     Parameters
     ----------
@@ -62,7 +63,8 @@ def backtest(
         Object with `fit(series)`, `forecast(steps, history=None, ...)` that returns a `Forecast`, for `strategy="update"` also
         `update(series, drop)`, and scikit-learn's `get_params`, such as `PersistenceForecaster`. It is cloned.
     series : array-like of shape (T, p) or (T,)
-        One series with equally spaced stamps, up to gaps, which become rows of missing values.
+        One series with equally spaced stamps, up to gaps, which become rows of missing values. If the forecaster has an option `exog`,
+        the columns that it names are not scored, and their values at the forecast steps are passed as known.
     cv : splitter
         Object with `split(series)`, such as `rolling_splits(...)` or splitters of scikit-learn (`TimeSeriesSplit`) and sktime. Training
         rows are contiguous, test rows follow them, with any gaps.
@@ -133,25 +135,29 @@ def backtest(
         "level": check_probability("level", level),
     }
     data = read_series(series, regular=True)
-    part, form = data.only(), data.format
-    table = form.table(part.values, part.stamps)
+    table = data.format.table(data.only().values, data.only().stamps)
+    outputs, exog = _split_exog(forecaster, table)
     folds = _list_folds(cv, table, strategy)
     seeds = np.random.SeedSequence(as_seed(random_state)).generate_state(len(folds)).tolist()
-    jobs = [(fold, {**options, "random_state": seed}) for fold, seed in zip(folds, seeds, strict=True)]
-    parallel = Parallel(n_jobs=n_jobs, backend=backend)
-    if strategy == "refit":
-        found = parallel(delayed(_refit)(clone(forecaster), table, *job) for job in jobs)
-    else:
-        start = time.perf_counter()
-        fitted = clone(forecaster).fit(_rows(table, folds[0].start, folds[0].stop))
-        first = time.perf_counter() - start
-        run = _update_folds if strategy == "update" else _forecast_folds
-        parts = _split_jobs(jobs, effective_n_jobs(n_jobs))
-        found = [
-            pair for pairs in parallel(delayed(run)(fitted, folds[0], table, jobs) for jobs in parts) for pair in pairs
-        ]
-        found[0] = found[0][0], found[0][1] + first
-    scorer = _EntryScorer(part.values, form, check_integer("season", season), scoring)
+    jobs = []
+    for fold, seed in zip(folds, seeds, strict=True):
+        known = {} if exog is None else {"exog": _rows(exog, fold.stop, fold.stop + int(fold.steps[-1]))}
+        jobs.append((fold, {**options, **known, "random_state": seed}))
+    with nullcontext() if backend is None else parallel_config(backend=backend):
+        parallel = Parallel(n_jobs=n_jobs)
+        if strategy == "refit":
+            found = parallel(delayed(_refit)(clone(forecaster), table, *job) for job in jobs)
+        else:
+            start = time.perf_counter()
+            fitted = clone(forecaster).fit(_rows(table, folds[0].start, folds[0].stop))
+            first = time.perf_counter() - start
+            run = _update_folds if strategy == "update" else _forecast_folds
+            parts = _split_jobs(jobs, effective_n_jobs(n_jobs))
+            results = parallel(delayed(run)(fitted, folds[0], table, part) for part in parts)
+            found = [pair for pairs in results for pair in pairs]
+            found[0] = found[0][0], found[0][1] + first
+    scored = read_series(outputs, regular=True)
+    scorer = _EntryScorer(scored.only().values, scored.format, check_integer("season", season), scoring)
     frames = [scorer.score(k, fold, *pair) for k, (fold, pair) in enumerate(zip(folds, found, strict=True))]
     return pd.concat(frames, ignore_index=True)
 
@@ -170,6 +176,17 @@ def _check_scoring(scoring) -> tuple[str, ...]:
     for name in names:
         check_one_of("scoring", name, ENTRY_COLUMNS)
     return names
+
+
+def _split_exog(forecaster, table):
+    """Return the columns that are forecast, and the exogenous columns that the option `exog` of the forecaster names, or None."""
+    names = forecaster.get_params(deep=False).get("exog")
+    if names is None:
+        return table, None
+    names = [str(name) for name in names]
+    if not isinstance(table, pd.DataFrame) or not set(names) < set(table.columns):
+        raise InputError(f"series must be a frame with the exogenous columns {names} and at least one more.")
+    return table.drop(columns=names), table[names]
 
 
 def _list_folds(cv, table, strategy: str) -> list[_Fold]:

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from joblib import parallel_config
+from joblib import parallel_config, register_parallel_backend
+from joblib.parallel import ThreadingBackend
 from scipy.stats import norm, ttest_rel
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import Ridge
@@ -138,7 +139,42 @@ def test_mase_of_the_seasonal_naive_forecast():
     assert constant["scaled_error"].isna().all()  # undefined
 
 
+class Regression(RunningMean):
+    """Normal forecast with the mean of the training rows plus the future values of the columns `exog`."""
+
+    def __init__(self, exog=None, scale=1.0):
+        super().__init__(scale)
+        self.exog = exog
+
+    def fit(self, series, groups=None):
+        return super().fit(series.drop(columns=self.exog))
+
+    def update(self, series, drop=0):
+        return super().update(series.drop(columns=self.exog), drop)
+
+    def forecast(self, steps, history=None, *, exog=None, **options):
+        found = super().forecast(steps, None if history is None else history.drop(columns=self.exog), **options)
+        known = exog[self.exog].sum(axis=1).to_numpy()[:, None]
+        assert len(exog) == steps and exog.index.equals(found.stamps)
+        paths, form = found.paths + known, self.data_.format
+        return Forecast(paths, form, found.stamps, level=found.level, mean=found.mean.to_numpy() + known)
+
+
 # --- strategies
+
+
+@pytest.mark.parametrize("strategy", ["update", "refit", "no-update"])
+def test_backtest_passes_future_values_of_exogenous_columns(strategy):
+    series = make_series()
+    known = np.random.default_rng(1).normal(size=T)
+    series = (series * 1e-3).add(known, axis=0).assign(rain=known)[["gdp", "rain", "rate"]]
+    found = backtest(Regression(exog=["rain"]), series, rolling_splits(T, 50, 3), strategy=strategy, n_samples=50)
+    assert found["output"].unique().tolist() == ["gdp", "rate"]
+    # the known column is what varies: errors remain as small as those of the mean
+    without = found["mean"] - series["rain"].loc[found["stamp"]].to_numpy()
+    assert np.abs(without).max() < 0.5
+    with pytest.raises(InputError, match="exogenous columns"):
+        backtest(Regression(exog=["snow"]), series, rolling_splits(T, 50, 3))
 
 
 @pytest.mark.parametrize("window", ["expanding", 30])
@@ -168,6 +204,7 @@ def test_backtest_does_not_depend_on_jobs(strategy):
     one = backtest(PersistenceForecaster(), series, cv, strategy=strategy, n_samples=50)
     with parallel_config(backend="threading", n_jobs=3):
         several = backtest(PersistenceForecaster(), series, cv, strategy=strategy, n_samples=50)
+    register_parallel_backend("cluster", ThreadingBackend)  # as Dask, Ray and Spark do
     named = backtest(
         PersistenceForecaster(), series, cv, strategy=strategy, n_jobs=2, backend="threading", n_samples=50
     )
