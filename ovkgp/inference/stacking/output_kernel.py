@@ -45,14 +45,16 @@ def is_output_kernel(name: str) -> bool:
 class OutputParameters:
     """Hyperparameters u (k,) of one output at inputs X (n, d), which are standardized if no output is missing.
 
-    `spans` are the entries of each parameter of the model, by name; `loc` and `scale` (k,) are those of the normal prior of u, and
+    `constant_variance` is that of the constant term, the mean of the output. `spans` are the entries of each parameter of the model, by name; `loc` and `scale` (k,) are those of the normal prior of u, and
     `bounds` (k, 2) its bounds. The nodes `kernel` and `noise` are functions of θ; `noise` is None if it is known.
     """
 
-    def __init__(self, candidate: IndependentCandidate, X: np.ndarray, is_noise_known: bool):
+    def __init__(
+        self, candidate: IndependentCandidate, X: np.ndarray, is_noise_known: bool, constant_variance: float = 1.0
+    ):
         self.spans, self._columns, (n, d), priors = {}, [], X.shape, candidate.priors
         self._log_size = math.log(np.square(X).sum(1).mean() or 1.0)  # of a typical input
-        terms = [ScaledKernel(Reference((), None, np.ones(())), Ones(n))]
+        terms = [ScaledKernel(Reference((), None, np.array(constant_variance)), Ones(n))]
         if candidate.is_linear:
             loc, scale = priors.slope_variance
             bounds = np.log(RELATIVE_VARIANCE_BOUNDS) - self._log_size
