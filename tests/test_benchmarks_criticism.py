@@ -4,6 +4,7 @@ import pytest
 from experiment_checks import check_experiment
 
 TOYS = {
+    "fig41": {"gammas": (50.0, 100.0, 400.0), "n": 300, "num_new": 100, "runs": 2},
     "fig61": {"n": 60, "runs": 6},
     "fig62": {"sizes": (60,), "runs": 3, "dimensions": (2,)},
     "fig63": {"sizes": (50,), "runs": 2},
