@@ -4,7 +4,7 @@
 
 By name: `fig41`, projections of a ring for several scales (Figures 4.1 and 4.2); `fig61`, distributions of the statistic and of its bootstrap; `fig62`, level and power in 2 and 100 dimensions; `fig63`, classes
 of digits; `fig64`, ranks of covariances; `fig65`, ranks with noise; `models`, right models and models
-that are wrong in one way, by `criticize`; `speed`, multiplier and parametric bootstrap, the two-sample test, and `criticize`.
+that are wrong in one way, by `criticize`; `counts`, Poisson models and classifiers by `criticize`; `speed`, multiplier and parametric bootstrap, the two-sample test, and `criticize`.
 Numbers of the thesis are beside ours where it prints them. Sizes are small by default; `--full` runs those of the thesis. One thread.
 """
 
@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 from claims import Claim, claim, heading, note, row, run_experiments
-from criticism_models import NUM_ROWS, count_rejected, fit_fixed, fit_trained
+from criticism_models import NUM_ROWS, count_rejected, count_rejected_counts, fit_fixed, fit_trained
 from scipy.stats import ks_2samp
 from sklearn.datasets import load_digits
 
@@ -352,6 +352,33 @@ def models(runs: int = 20, first_seed: int = 1000, wrong: Iterable[str] = tuple(
     return claims
 
 
+def counts(runs: int = 20, wrong: Iterable[str] = ("overdispersed", "extra zeros")) -> list[Claim]:
+    """Count how often `criticize` rejects Poisson models and classifiers at 100 rows held out of the fit, and by which check."""
+    claims = []
+    names = "predictive check: squared errors", "predictive check: smallest value", "PIT of output 0"
+    heading(
+        f"Poisson models and classifiers of 200 rows, {runs} data sets",
+        "data",
+        "any test",
+        "squared errors",
+        "smallest value",
+        "PIT",
+    )
+    for case in ("poisson", "labels", *wrong):
+        rejected, by_check = count_rejected_counts(case, runs)
+        row(case, rejected / runs, *(by_check[name] / runs for name in names))
+        if case in wrong:
+            found = max(by_check[name] for name in names[:2]) / runs
+            claims.append(claim(f"{case}: found by a predictive check in at least 60 %: {found:.1%}", found >= 0.6))
+        else:
+            claims.append(
+                claim(
+                    f"{case}: right models are rejected in at most 10 %: {rejected / runs:.1%}", rejected <= 0.1 * runs
+                )
+            )
+    return claims
+
+
 def cpu_seconds(work: Callable, repeats: int) -> float:
     """Measure the smallest CPU time of several runs."""
     times = []
@@ -370,6 +397,7 @@ EXPERIMENTS = {
     "fig64": fig64,
     "fig65": fig65,
     "models": models,
+    "counts": counts,
     "speed": speed,
 }
 FULL = {
@@ -380,6 +408,7 @@ FULL = {
     "fig64": {"sizes": (100, 300, 600, 1000, 1500, 5000), "runs": 200},
     "fig65": {"n": 600, "runs": 200, "ratios": (100.0, 50.0, 20.0, 10.0, 5.0)},
     "models": {"runs": 200},
+    "counts": {"runs": 200},
     "speed": {"parametric": 1000},
 }
 """Sizes of the thesis."""

@@ -11,6 +11,7 @@ TOYS = {
     "fig64": {"sizes": (150,), "runs": 2},
     "fig65": {"n": 150, "runs": 2, "ratios": (100.0, 2.0)},
     "models": {"runs": 1, "wrong": ("correlated outputs",)},
+    "counts": {"runs": 1, "wrong": ("overdispersed",)},
     "speed": {"n": 100, "replicates": 100, "parametric": 20, "repeats": 1},
 }
 CERTAIN = {
