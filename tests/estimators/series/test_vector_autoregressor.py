@@ -9,6 +9,7 @@ import torch
 from gpytorch.kernels import LinearKernel, RBFKernel
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.datasets import make_var_series
@@ -36,6 +37,17 @@ MODELS = {
     "independent, orff": dict(kernel="independent", approximation="orff", num_frequencies=10),
 }
 FAST = ("linear", "linear, trained", "orff", "exact")
+
+
+INAPPLICABLE_CHECKS = {  # of scikit-learn
+    "check_fit_score_takes_y": "the second argument is groups",
+    "check_n_features_in_after_fitting": "the messages name the series",
+    "check_fit2d_predict1d": "a series of one output may be one-dimensional; the messages name the history",
+    "check_fit1d": "a series of one output may be one-dimensional",
+    "check_fit2d_1sample": "one row has no pair; the message names lags",
+    "check_methods_sample_order_invariance": "the order of rows is that of time",
+    "check_methods_subset_invariance": "a prediction needs the rows before it",
+}
 
 
 def least_squares() -> VAR:
@@ -514,6 +526,25 @@ def test_one_output_keeps_its_form():
     forecast = model.forecast(2, random_state=0)
     assert isinstance(forecast.mean, pd.Series) and list(forecast.mean.index) == [70, 71]
     assert VAR(**MODELS["linear"]).fit(SERIES[:60, 0]).forecast(2, n_samples=5).mean.shape == (2,)
+
+
+# --- scikit-learn -------------------------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([VAR(kernel="linear", lam=1e-3)], expected_failed_checks=lambda _: INAPPLICABLE_CHECKS)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [VAR(kernel="linear"), VAR(approximation="orff", lam=0.1, num_frequencies=10), VAR(kernel="decomposable")],
+    expected_failed_checks=lambda _: INAPPLICABLE_CHECKS,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_checks_of_other_options(estimator, check):
+    check(estimator)
 
 
 # --- relevance, options, files ------------------------------------------------------------------------------------
