@@ -30,3 +30,5 @@ from ovkgp.datasets.samples import Sample as Sample
 from ovkgp.datasets.streams import TableStream as TableStream
 from ovkgp.datasets.streams import stream as stream
 from ovkgp.datasets.var_series import make_var_series as make_var_series
+from ovkgp.datasets.wind import WindFarm as WindFarm
+from ovkgp.datasets.wind import make_wind_farm as make_wind_farm

@@ -96,7 +96,8 @@ def _evaluate(kernel: Kernel, x1: Tensor, x2: Tensor, diag: bool) -> Tensor | Li
     if kind is AdditiveKernel:
         parts = [evaluate_kernel(part, x1, x2, diag) for part in kernel.kernels]
         # linear_operator would add a low-rank term to a matrix by a factorization with jitter
-        is_dense = any(isinstance(part, Tensor | MatmulLinearOperator | RootLinearOperator) for part in parts)
+        is_low_rank = [isinstance(part, MatmulLinearOperator | RootLinearOperator) for part in parts]
+        is_dense = any(map(torch.is_tensor, parts)) or (any(is_low_rank) and not all(is_low_rank))
         return reduce(add, map(to_dense if is_dense else to_linear_operator, parts))
     if kind is ProductKernel:
         return reduce(mul, (to_dense(evaluate_kernel(part, x1, x2, diag)) for part in kernel.kernels))

@@ -450,3 +450,35 @@ def _check_length(length: int, index: pd.Index, limit: int, name: str) -> None:
         raise InputError(
             f"{name} has {len(index)} rows from {index[0]} to {index[-1]}, which are {length} steps. Check these stamps, or pass the parts as a list of series."
         )
+
+
+# Columns of a frame that are inputs.
+
+
+def split_exog(table, names: list[str], name: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return the other columns of a frame, and the columns `names` (T, q) in the order in which `read_series` sorts rows."""
+    if not isinstance(table, pd.DataFrame):
+        raise InputError(f"{name} must be a DataFrame with the exogenous columns {names}, got {type(table).__name__}.")
+    exog, index = select_exog(table, names, name), table.index
+    outputs = table[[column for column in table.columns if str(column) not in names]]
+    if outputs.shape[1] == 0:
+        raise InputError(f"{name} must have a column besides the exogenous ones, got {names} only.")
+    if not index.is_monotonic_increasing:
+        keys = index.asi8 if isinstance(index, pd.PeriodIndex) else index.to_numpy()
+        exog = exog[np.argsort(keys, kind="stable")]
+    return outputs, exog
+
+
+def select_exog(table: pd.DataFrame, names: list[str], name: str) -> np.ndarray:
+    """Return the columns `names` (T, q) of a frame as finite numbers."""
+    labels = {str(column): column for column in table.columns}
+    if missing := [one for one in names if one not in labels]:
+        raise InputError(f"{name} must have the exogenous columns {names}, but {missing} are missing.")
+    with raise_input_errors(name):
+        values = np.column_stack([np.asarray(table[labels[one]], dtype=np.float64) for one in names])
+    is_finite = np.isfinite(values).all(0)
+    if not is_finite.all():
+        raise InputError(
+            f"{name} has missing values in the exogenous column {names[int(is_finite.argmin())]!r}. Fill them, or drop the rows."
+        )
+    return values
