@@ -237,6 +237,13 @@ def test_update_of_a_ridge_estimate_is_a_new_fit():
         np.testing.assert_allclose(updated.noise_, fresh.noise_, rtol=1e-12)
 
 
+def test_update_computes_statistics_again_if_a_subtraction_would_lose_digits():
+    series = SERIES * np.where(np.arange(120) < 20, 1e7, 1.0)[:, None]
+    model = VAR(**MODELS["linear"]).fit(series[:60]).update(series[60:90], drop=20)
+    fresh = VAR(**MODELS["linear"] | {"scale": "given"}).fit(series[20:90])
+    np.testing.assert_allclose(model.predict()[1:], fresh.predict()[1:], rtol=1e-8)
+
+
 def test_update_rejects_rows_that_do_not_continue():
     index = pd.period_range("2000Q1", periods=80, freq="Q")
     frame = pd.DataFrame(SERIES[:80], index=index, columns=list("abc"))
