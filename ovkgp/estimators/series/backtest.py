@@ -264,6 +264,10 @@ class _EntryScorer:
     def score(self, number: int, fold: _Fold, forecast: Forecast, seconds: float) -> pd.DataFrame:
         """Return one row per tested step and output of a fold."""
         rows, p = fold.steps - 1, self.form.num_outputs
+        if list(forecast.output_names) != self.form.labels:
+            raise InputError(
+                f"The forecast must have the outputs {self.form.labels} of series, got {list(forecast.output_names)}."
+            )
         observed = self.values[fold.stop + rows]
         mean, lower, upper = (_array(part, p)[rows] for part in (forecast.mean, forecast.lower, forecast.upper))
         columns = {
@@ -310,6 +314,8 @@ class _EntryScorer:
         found = np.full(observed.shape, np.nan)
         if forecast.paths is not None:
             draws = self._draws(fold, forecast)
+            if observed.shape[1] == 1:  # the energy score of one output is the CRPS, which is faster
+                return _each(crps_from_draws, observed, draws)
             for i in np.flatnonzero(~np.isnan(observed).all(1)):
                 found[i] = energy_score(observed[i : i + 1], draws[i : i + 1])
         return found

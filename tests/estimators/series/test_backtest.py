@@ -130,6 +130,13 @@ def test_backtest_of_moments_uses_the_normal_crps():
     assert row["crps"] == pytest.approx(metrics.crps_gaussian([row["observed"]], [row["mean"]], [half]))
 
 
+def test_energy_score_of_one_output_is_the_crps():
+    table = backtest(RunningMean(), make_series()[["gdp"]], rolling_splits(T, 55, 2), n_samples=100)
+    np.testing.assert_allclose(table["energy_score"], table["crps"])
+    joint = backtest(RunningMean(), make_series(), rolling_splits(T, 55, 2), n_samples=100)
+    assert (joint["energy_score"] > joint["crps"]).all()
+
+
 def test_mase_of_the_seasonal_naive_forecast():
     # MASE 1: the error of the seasonal naive forecast in the training rows
     series = np.tile([0.0, 1.0, 0.0, 3.0], 15) + np.repeat(np.arange(15.0), 4)
@@ -272,6 +279,13 @@ def test_backtest_rejects_invalid_arguments():
         backtest(PersistenceForecaster(), series, Reversed())
     with pytest.raises(InputError, match="one series, got 2"):
         backtest(PersistenceForecaster(), [series, series], cv)
+
+    class FirstOutput(RunningMean):
+        def fit(self, series, groups=None):
+            return super().fit(series[["gdp"]])
+
+    with pytest.raises(InputError, match="must have the outputs"):
+        backtest(FirstOutput(), series, cv, strategy="refit")
     with pytest.raises(InputError, match=r"by must be columns"):
         score_backtest(backtest(PersistenceForecaster(), series, cv), by="model")
 
