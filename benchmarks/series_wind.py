@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -203,6 +204,13 @@ def predict_all(split: Split, target: str, gammas: np.ndarray) -> dict[str, np.n
     return found
 
 
+@cache
+def predict_splits(target: str, quick: bool) -> tuple[list[Split], list[dict[str, np.ndarray]]]:
+    """Return the splits of a target, and predictions of their test rows by model."""
+    splits = make_splits(target, quick)
+    return splits, [predict_all(split, target, GAMMAS[::6] if quick else GAMMAS) for split in splits]
+
+
 def print_errors(errors: dict[str, np.ndarray]) -> dict[str, float]:
     """Print NRMSE by horizon (×100, averaged over splits) and the average degradation; return the degradations."""
     degradation = dict(zip(errors, rmse_degradation([*errors.values()]), strict=True))
@@ -229,9 +237,8 @@ def score(predictions: list[dict[str, np.ndarray]], splits: list[Split]) -> dict
 def wind_speed(quick: bool) -> list[Claim]:
     """Wind speed (Tables 9.4 and 9.6)."""
     print("\nWind speed")
-    gammas = GAMMAS[::6] if quick else GAMMAS
-    splits = make_splits("speed", quick)
-    errors = score([predict_all(split, "speed", gammas) for split in splits], splits)
+    splits, predictions = predict_splits("speed", quick)
+    errors = score(predictions, splits)
     degradation = print_errors(errors)
     means = {name: values.mean(0) for name, values in errors.items()}
     baselines = np.minimum(means["persistence"], means["weather prediction"])
@@ -262,14 +269,13 @@ def wind_speed(quick: bool) -> list[Claim]:
 def wind_power(quick: bool) -> list[Claim]:
     """Wind power, directly and by a power curve of predicted speeds (Tables 9.5 and 9.7)."""
     print("\nWind power: direct (D) and by the power curve of a predicted speed (I)")
-    gammas = GAMMAS[::6] if quick else GAMMAS
-    speeds, powers = make_splits("speed", quick), make_splits("power", quick)
+    (speeds, indirect), (powers, direct) = predict_splits("speed", quick), predict_splits("power", quick)
     predictions = []
-    for speed, power in zip(speeds, powers, strict=True):
-        past = pd.concat(speed.X[:2])
+    for split, of_speed, of_power in zip(speeds, indirect, direct, strict=True):
+        past = pd.concat(split.X[:2])
         curve = PowerCurve().fit(past[["speed[t]"]].to_numpy(), past["power[t]"].to_numpy())
-        found = {f"D {name}": values for name, values in predict_all(power, "power", gammas).items()}
-        for name, values in predict_all(speed, "speed", gammas).items():
+        found = {f"D {name}": values for name, values in of_power.items()}
+        for name, values in of_speed.items():
             found[f"I {name}"] = curve.predict(values.reshape(-1, 1)).reshape(values.shape)
         predictions.append(found)
     degradation = print_errors(score(predictions, powers))

@@ -219,6 +219,15 @@ def test_backtest_does_not_depend_on_jobs(strategy):
         pd.testing.assert_frame_equal(one.drop(columns="seconds"), table.drop(columns="seconds"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["update", "refit", "no-update"])
+def test_backtest_does_not_depend_on_processes(strategy):
+    series, cv = make_series(), rolling_splits(T, 50, 3, window=20)
+    one = backtest(PersistenceForecaster(), series, cv, strategy=strategy, n_samples=50)
+    several = backtest(PersistenceForecaster(), series, cv, strategy=strategy, n_samples=50, n_jobs=2, backend="loky")
+    pd.testing.assert_frame_equal(one.drop(columns="seconds"), several.drop(columns="seconds"))
+
+
 @pytest.mark.parametrize("strategy", ["update", "refit", "no-update"])
 def test_backtest_does_not_leak_the_future(strategy):
     series, cv = make_series(), rolling_splits(T, 40, 3)
