@@ -11,11 +11,11 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, TimeSeriesSplit
 
 from ovkgp import metrics
-from ovkgp.estimators.series.backtest import backtest, compare_backtests, score_backtest
+from ovkgp.estimators.series.backtests import backtest, compare_backtests, score_backtest
 from ovkgp.estimators.series.forecast import Forecast
 from ovkgp.estimators.series.persistence import PersistenceForecaster
-from ovkgp.estimators.series.rolling_splits import rolling_splits
 from ovkgp.estimators.series.series_data import read_series
+from ovkgp.estimators.series.splits import rolling_splits
 from ovkgp.exceptions import InputError, OptionError
 
 T = 60

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import cross_val_score
 
-from ovkgp.estimators.series.rolling_splits import rolling_splits
+from ovkgp.estimators.series.splits import rolling_splits
 from ovkgp.exceptions import InputError, OptionError
 
 
