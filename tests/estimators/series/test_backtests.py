@@ -13,9 +13,11 @@ from sklearn.model_selection import KFold, TimeSeriesSplit
 from ovkgp import metrics
 from ovkgp.estimators.series.backtests import backtest, compare_backtests, score_backtest
 from ovkgp.estimators.series.forecast import Forecast
+from ovkgp.estimators.series.gp_forecaster import GPForecaster
 from ovkgp.estimators.series.persistence import PersistenceForecaster
 from ovkgp.estimators.series.series_data import read_series
 from ovkgp.estimators.series.splits import rolling_splits
+from ovkgp.estimators.series.vector_autoregressor import VectorAutoregressor
 from ovkgp.exceptions import InputError, OptionError
 
 T = 60
@@ -297,6 +299,33 @@ def test_backtest_rejects_invalid_arguments():
         backtest(FirstOutput(), series, cv, strategy="refit")
     with pytest.raises(InputError, match=r"by must be columns"):
         score_backtest(backtest(PersistenceForecaster(), series, cv), by="model")
+
+
+# --- forecasters of the package
+
+
+@pytest.mark.parametrize("window", ["expanding", 40])
+def test_updates_of_gp_forecaster_equal_conditioning_again(window):
+    series, cv = make_series()["gdp"], rolling_splits(T, 48, 2, step=2, window=window)
+    update, again = (
+        backtest(GPForecaster(), series, cv, strategy=name, n_samples=20, scoring="rmse")
+        for name in ("update", "no-update")  # the latter conditions on each history
+    )
+    for column in ("mean", "lower", "upper"):
+        np.testing.assert_allclose(update[column], again[column], rtol=0, atol=1e-6)
+    assert update["mean"].nunique() == len(update)
+
+
+@pytest.mark.parametrize("forecaster", [GPForecaster(), VectorAutoregressor(lam=0.1, random_state=0)])
+def test_forecasters_do_not_see_the_future(forecaster):
+    series, cv = make_series(), rolling_splits(T, 50, 2, step=4)
+    changed = series.copy()
+    changed.iloc[54:] = changed.iloc[54:].to_numpy()[::-1] + 5
+    before, after = (backtest(forecaster, part, cv, n_samples=20, scoring="crps") for part in (series, changed))
+    same = before["origin"] <= 54
+    columns = ["mean", "lower", "upper"]
+    pd.testing.assert_frame_equal(before.loc[same, columns], after.loc[same, columns])
+    assert same.sum() == 8 and not before.loc[~same, columns].equals(after.loc[~same, columns])
 
 
 # --- comparison
