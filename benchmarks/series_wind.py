@@ -6,6 +6,8 @@ Measurements and weather predictions are those of `ovkgp.datasets.make_wind_farm
 10 000 rows for training, validation and test follow each other (two splits). Options are selected on the validation block, and the model
 is fitted again to training and validation rows. Grids are those of the thesis (chapter 9 and its appendix), with λ as the noise
 variance: with nλ, as printed in (9.4), the smallest value of the grid would be selected on the validation rows of each horizon.
+Power of the surrogate depends on the weather by a static curve, which favors indirect forecasts: that direct ones have the smallest
+average degradation on real farms is not reproduced.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ BLOCK = 10_000
 NUM_LANDMARKS = 300
 GAMMAS, LAMS = np.geomspace(1e-6, 1e-3, 30), np.geomspace(1e-4, 5, 30)
 LASSO_LAMS = np.geomspace(1e-5, 1, 30)
+LASSO_OPTIONS = {"tol": 1e-3, "max_iter": 500}
 TASK_LENGTHSCALES = (0.25, 0.5, 1.0, 2.0)  # in units of 4 hours
 HYBRID = ("LASSO", "Nyström KRR", "function-valued", "boosting")
 
@@ -94,15 +97,14 @@ def predict_lasso(split: Split) -> np.ndarray:
     grams = [part.T @ part for part in (X, both - mean)]
     predicted = []
     for a in range(Y.shape[1]):
-        options = {"tol": 1e-3, "max_iter": 500}
         alphas, coefficients, _ = lasso_path(
-            X, Y[:, a], alphas=LASSO_LAMS / 2, precompute=grams[0], Xy=X.T @ Y[:, a], copy_X=False, **options
+            X, Y[:, a], alphas=LASSO_LAMS / 2, precompute=grams[0], Xy=X.T @ Y[:, a], copy_X=False, **LASSO_OPTIONS
         )
         errors = ((V @ coefficients - W[:, [a]]) ** 2).mean(0)
         alpha = alphas[errors.argmin()]
         residual = target[:, a] - offset[a]
         final = lasso_path(
-            both - mean, residual, alphas=[alpha], precompute=grams[1], Xy=(both - mean).T @ residual, **options
+            both - mean, residual, alphas=[alpha], precompute=grams[1], Xy=(both - mean).T @ residual, **LASSO_OPTIONS
         )[1][:, 0]
         predicted.append((T - mean) @ final + offset[a])
     return np.stack(predicted, 1) * scale + center
@@ -278,7 +280,8 @@ def wind_power(quick: bool) -> list[Claim]:
         for name, values in of_speed.items():
             found[f"I {name}"] = curve.predict(values.reshape(-1, 1)).reshape(values.shape)
         predictions.append(found)
-    degradation = print_errors(score(predictions, powers))
+    errors = score(predictions, powers)
+    degradation = print_errors(errors)
     best = min(degradation, key=degradation.get)
     baselines = [degradation[name] for name in ("D persistence", "I persistence", "I weather prediction")]
     return [
@@ -287,6 +290,10 @@ def wind_power(quick: bool) -> list[Claim]:
             best in ("D Nyström KRR", "D function-valued"),
         ),
         claim("direct beats indirect for Nyström KRR", degradation["D Nyström KRR"] < degradation["I Nyström KRR"]),
+        claim(
+            "direct beats indirect for Nyström KRR at 10 minutes (Table 9.7)",
+            errors["D Nyström KRR"].mean(0)[0] < errors["I Nyström KRR"].mean(0)[0],
+        ),
         claim("indirect beats direct for LASSO", degradation["I LASSO"] < degradation["D LASSO"]),
         claim(
             "all models beat all baselines",
