@@ -20,6 +20,7 @@ from gpytorch.means import Mean
 from gpytorch.module import Module
 from torch import Tensor
 
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import FactorizationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.model.curve_noise import CurveNoise
@@ -255,6 +256,48 @@ class OperatorValuedGP(Module):
             data = self.observe(X, Y, noise)
             model = self.frozen().model
             return select_strategy(model, data, self.strategy).condition(model, data, landmarks)
+
+    def update(self, posterior: Posterior, X, Y, noise=None, *, drop: int = 0) -> Posterior:
+        """Compute the posterior given the data of a posterior and further rows, at its hyperparameters.
+
+        It equals that of `condition` on all rows.
+
+        Parameters
+        ----------
+        posterior : Posterior
+            Result of `condition` on X and Y, or of `update`. It is not changed.
+        X, Y, noise
+            Further rows, as for `condition`. Outputs without observed values are allowed.
+        drop : int, default=0
+            Number of the first stored rows that are dropped. Rows without observed outputs are not stored.
+
+        Returns
+        -------
+        Posterior
+
+        Notes
+        -----
+        Complexity: O(s³) per row for the state-space strategy if no row is earlier than the last one, O(N² K) for the dense
+        strategy and K new observed entries, besides a copy of the data. That of `condition` otherwise, and if rows are dropped.
+        """
+        if posterior.conditioning is None:
+            raise OptionError(
+                "update needs a posterior with its data, of one model with a Gaussian likelihood. Use gp.condition(X, Y)."
+            )
+        before, model, data = posterior.conditioning
+        added = validate_observations(X, Y, self.num_outputs, noise, every_output=False).double().clone()
+        if added.X.shape[1] != data.X.shape[1]:
+            raise InputError(f"X must have {data.X.shape[1]} columns, as in the posterior, got {added.X.shape[1]}.")
+        if (added.noise is None) != (data.noise is None):
+            raise InputError("noise must be passed for further rows if and only if it was passed to condition.")
+        joined = data.rows(slice(check_integer("drop", drop, 0), None)).followed_by(added)
+        if joined.num_rows == 0:
+            raise InputError(f"drop must leave at least one row, got {drop} of {data.num_rows}.")
+        with torch.no_grad(), self.report_hyperparameters_on_failure():
+            strategy = select_strategy(model, joined, self.strategy)
+            if strategy is before and drop == 0 and hasattr(strategy, "extend"):
+                return strategy.extend(posterior, added, joined) if added.num_rows else posterior
+            return strategy.condition(model, joined)
 
     def _condition_on_draws(self, X, Y, noise, draws, max_draws: int, options: dict) -> Posterior:
         if not isinstance(X, STATISTICS_TYPES):

@@ -39,6 +39,7 @@ from ovkgp.kernels.radial_derivatives import Jet, lag_jet, radial_jet, separable
 from ovkgp.kernels.records import KernelRecord, NamedKernel, Profile, find_record, register_kernel
 from ovkgp.kernels.spectral import ScaleMixture
 from ovkgp.kernels.stationary import CauchyKernel, GeneralMaternKernel, LaplaceKernel, RadialCauchyKernel, SobolevKernel
+from ovkgp.kernels.temporal import IntegratedBrownianKernel, SeasonalKernel
 from ovkgp.kernels.transformable import Delay, TransformableKernel
 from ovkgp.kernels.warped import WarpedKernel
 
@@ -61,6 +62,7 @@ __all__ = [
     "GraphMatrix",
     "HelmholtzKernel",
     "IndependentKernel",
+    "IntegratedBrownianKernel",
     "Jet",
     "KernelRecord",
     "KnownMatrix",
@@ -76,6 +78,7 @@ __all__ = [
     "Profile",
     "RadialCauchyKernel",
     "ScaleMixture",
+    "SeasonalKernel",
     "SimplexMatrix",
     "SkewedChi2Kernel",
     "SkewedMultiplicativeGroup",

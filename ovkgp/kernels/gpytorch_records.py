@@ -200,7 +200,7 @@ def _periodic_pair(kernel: PeriodicKernel, num_dims: int) -> SpectralPair:
 
     def factor(frequencies: Tensor) -> Tensor:
         integers = (frequencies * kernel.period_length / TWO_PI).detach().round().abs()
-        log_density = _log_bessel(integers, 1 / kernel.lengthscale.to(frequencies)).sum(-1)
+        log_density = log_bessel(integers, 1 / kernel.lengthscale.to(frequencies)).sum(-1)
         return density_ratio(log_density)
 
     return SpectralPair(num_dims, frequencies, factor, discrete=True)
@@ -217,7 +217,7 @@ def _bessel_integers(u: Tensor, z: Tensor) -> Tensor:
     return k.to(u) * draw_sign(u)
 
 
-def _log_bessel(order: Tensor, z: Tensor) -> Tensor:
+def log_bessel(order: Tensor, z: Tensor) -> Tensor:
     """Return log(e^{−z} I_order(z)), integer orders ≥ 0; differentiable in z any number of times."""
     return _LogBessel.apply(*torch.broadcast_tensors(order, z))
 

@@ -1,21 +1,23 @@
 """Scalar kernels of one input as linear stochastic differential equations, whose state is a Markov process.
 
-The state x(t) ∈ R^d has the function f(t) as its first entry, and for a lag Δ ≥ 0
+The state x(t) ∈ R^d yields the function f(t) = hᵀ x(t), and for a lag Δ ≥ 0
 
     x(t + Δ) = A(Δ) x(t) + q,   q ~ N(0, Q(Δ)),   x(t) ~ N(0, P(t)).
 
-Matérn kernels with ν = ½, 3/2, 5/2, constant and linear kernels, their multiples and their sums have such a form.
+Matérn kernels with ν = ½, 3/2, 5/2, constant, linear, integrated Brownian and seasonal kernels, their multiples, sums and products have
+such a form. The state of a product is x ⊗ z for the independent states x and z of its factors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.kernels.records import find_record
@@ -26,29 +28,62 @@ NODES, WEIGHTS = (torch.from_numpy(values) for values in np.polynomial.legendre.
 
 
 class StateSpaceForm(NamedTuple):
-    """Markov process whose first entry has a given kernel.
+    """Markov process, of whose entries a linear combination has a given kernel.
 
     Attributes
     ----------
     size : int
         Number d of entries of the state.
-    transition, process_noise : callable
-        A and Q (n, d, d) at lags (n,), differentiable in the hyperparameters.
+    transition : callable
+        A (n, d, d) at lags (n,), differentiable in the hyperparameters.
+    process_noise : callable
+        Q (n, d, d) at lags (n,) that end at times (n,). The times may be omitted if the process is homogeneous.
     covariance : callable
         P (n, d, d) at times (n,).
+    reading : Tensor or None, default=None
+        h (d,). If None, the function is the first entry of the state.
     """
 
     size: int
     transition: Callable[[Tensor], Tensor]
-    process_noise: Callable[[Tensor], Tensor]
+    process_noise: Callable[..., Tensor]
     covariance: Callable[[Tensor], Tensor]
+    reading: Tensor | None = None
 
     def scaled(self, scale: Tensor) -> StateSpaceForm:
         """Return the form of a multiple of the kernel."""
         return self._replace(
-            process_noise=lambda lags: scale * self.process_noise(lags),
+            process_noise=lambda lags, times=None: scale * self.process_noise(lags, times),
             covariance=lambda times: scale * self.covariance(times),
         )
+
+    def times(self, other: StateSpaceForm) -> StateSpaceForm:
+        """Return the form of the product with another kernel; neither process noise is a difference."""
+
+        def process_noise(lags: Tensor, times: Tensor | None = None) -> Tensor:
+            ends = torch.zeros_like(lags) if times is None else times
+            transition = self.transition(lags)
+            moved = transition @ self.covariance(ends - lags) @ transition.mT
+            return kronecker_blocks(self.process_noise(lags, times), other.covariance(ends)) + kronecker_blocks(
+                moved, other.process_noise(lags, times)
+            )
+
+        return StateSpaceForm(
+            self.size * other.size,
+            lambda lags: kronecker_blocks(self.transition(lags), other.transition(lags)),
+            process_noise,
+            lambda times: kronecker_blocks(self.covariance(times), other.covariance(times)),
+            torch.kron(self.read_vector(), other.read_vector()),
+        )
+
+    def read_vector(self) -> Tensor:
+        """Return h (d,)."""
+        return torch.eye(1, self.size, dtype=torch.float64)[0] if self.reading is None else self.reading
+
+
+def kronecker_blocks(left: Tensor, right: Tensor) -> Tensor:
+    """Compute the Kronecker products (n, a b, a b) of matrices (n, a, a) and (n, b, b)."""
+    return (left[:, :, None, :, None] * right[:, None, :, None, :]).flatten(3).flatten(1, 2)
 
 
 def state_space_forms(kernel: Kernel) -> list[StateSpaceForm] | None:
@@ -62,7 +97,7 @@ def state_space_forms(kernel: Kernel) -> list[StateSpaceForm] | None:
     Returns
     -------
     list of StateSpaceForm or None
-        One form per term of a sum.
+        One form per term of the sum, or of the expanded product of sums.
 
     Examples
     --------
@@ -81,9 +116,16 @@ def state_space_forms(kernel: Kernel) -> list[StateSpaceForm] | None:
     if isinstance(kernel, ScaleKernel):
         forms = state_space_forms(kernel.base_kernel)
         return None if forms is None else [form.scaled(kernel.outputscale.double()) for form in forms]
+    if isinstance(kernel, ProductKernel):
+        parts = [state_space_forms(part) for part in kernel.kernels]
+        return None if any(part is None for part in parts) else reduce(_multiply_sums, parts)
     record = find_record(kernel)
     form = None if record is None or record.state_space is None else record.state_space(kernel)
     return None if form is None else [form]
+
+
+def _multiply_sums(left: list[StateSpaceForm], right: list[StateSpaceForm]) -> list[StateSpaceForm]:
+    return [a.times(b) for a in left for b in right]
 
 
 def matern_form(nu: float, lengthscale: Tensor) -> StateSpaceForm | None:
@@ -120,7 +162,7 @@ def matern_form(nu: float, lengthscale: Tensor) -> StateSpaceForm | None:
         powers = torch.stack([ratios**k for k in range(size)], -1) * torch.exp(-ratios).unsqueeze(-1)
         return (powers @ terms.flatten(1)).unflatten(-1, (size, size))
 
-    def process_noise(lags: Tensor) -> Tensor:
+    def process_noise(lags: Tensor, times: Tensor | None = None) -> Tensor:
         ratios = lags * rate
         small = ratios.clamp_max(LARGE_RATIO).unsqueeze(-1)
         impulses = exponential(small * (NODES + 1) / 2)[..., -1]  # (n, nodes, d), of ∫ exp(N s) L q Lᵀ exp(N s)ᵀ ds
@@ -164,5 +206,5 @@ def linear_form(variance: Tensor) -> StateSpaceForm:
     return StateSpaceForm(2, transition, _no_noise(2), covariance)
 
 
-def _no_noise(size: int) -> Callable[[Tensor], Tensor]:
-    return lambda lags: lags.new_zeros(len(lags), size, size)
+def _no_noise(size: int) -> Callable[..., Tensor]:
+    return lambda lags, times=None: lags.new_zeros(len(lags), size, size)

@@ -10,6 +10,7 @@ from ovkgp.plotting.curves import plot_curves as plot_curves
 from ovkgp.plotting.curves import plot_loss_shapes as plot_loss_shapes
 from ovkgp.plotting.feature_errors import plot_feature_error as plot_feature_error
 from ovkgp.plotting.fields import plot_field as plot_field
+from ovkgp.plotting.forecasts import plot_forecast as plot_forecast
 from ovkgp.plotting.output_correlations import plot_output_correlations as plot_output_correlations
 from ovkgp.plotting.predictions import plot_prediction as plot_prediction
 from ovkgp.plotting.predictions import plot_quantiles as plot_quantiles

@@ -1,7 +1,5 @@
-"""Forecasters of several series at once."""
+"""Forecasters of several series at once, backtests, and tables of windows for regressors."""
 
-from ovkgp.estimators.series.forecast import Forecast
-from ovkgp.estimators.series.series_data import SeriesFormat as SeriesFormat
-from ovkgp.estimators.series.series_data import read_series as read_series
+from ovkgp.lazy import lazy_names
 
-__all__ = ["Forecast"]
+__getattr__, __dir__, __all__ = lazy_names(__name__)

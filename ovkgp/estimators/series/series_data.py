@@ -183,6 +183,24 @@ def read_series(
     return SeriesData([replace(part, group=label) for part, label in zip(read, labels, strict=True)], form)
 
 
+def read_continuation(series, earlier: Series, form: SeriesFormat, name: str = "series") -> Series:
+    """Read rows that continue a series, with rows of NaN at the steps between them; rows without stamps follow directly."""
+    part = read_series(series, regular=True, fitted=form, name=name).only(name)
+    if form.kind == "position":
+        return Series(part.values, None, earlier.times[-1] + 1 + np.arange(len(part)))
+    last = earlier.stamps[-1]
+    if part.stamps is None:
+        stamps = form.future_stamps(last, len(part))
+        return Series(part.values, stamps, form.times(stamps))
+    if not part.stamps[0] > last:
+        raise InputError(
+            f"{name} must continue the fitted series, whose last stamp is {last}, got rows from {part.stamps[0]}. Pass only later rows."
+        )
+    values = np.concatenate([np.full((1, form.num_outputs), np.nan), part.values])
+    joined = _make_part(values, part.stamps.insert(0, last), form, regular=True, name=name)
+    return Series(joined.values[1:], joined.stamps[1:], joined.times[1:], joined.num_gaps + part.num_gaps)
+
+
 def _is_list_of_series(series) -> bool:
     """Return whether a list holds arrays or frames, unlike a nested list of numbers."""
     kinds = np.ndarray | torch.Tensor | pd.DataFrame | pd.Series
@@ -432,3 +450,35 @@ def _check_length(length: int, index: pd.Index, limit: int, name: str) -> None:
         raise InputError(
             f"{name} has {len(index)} rows from {index[0]} to {index[-1]}, which are {length} steps. Check these stamps, or pass the parts as a list of series."
         )
+
+
+# Columns of a frame that are inputs.
+
+
+def split_exog(table, names: list[str], name: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return the other columns of a frame, and the columns `names` (T, q) in the order in which `read_series` sorts rows."""
+    if not isinstance(table, pd.DataFrame):
+        raise InputError(f"{name} must be a DataFrame with the exogenous columns {names}, got {type(table).__name__}.")
+    exog, index = select_exog(table, names, name), table.index
+    outputs = table[[column for column in table.columns if str(column) not in names]]
+    if outputs.shape[1] == 0:
+        raise InputError(f"{name} must have a column besides the exogenous ones, got {names} only.")
+    if not index.is_monotonic_increasing:
+        keys = index.asi8 if isinstance(index, pd.PeriodIndex) else index.to_numpy()
+        exog = exog[np.argsort(keys, kind="stable")]
+    return outputs, exog
+
+
+def select_exog(table: pd.DataFrame, names: list[str], name: str) -> np.ndarray:
+    """Return the columns `names` (T, q) of a frame as finite numbers."""
+    labels = {str(column): column for column in table.columns}
+    if missing := [one for one in names if one not in labels]:
+        raise InputError(f"{name} must have the exogenous columns {names}, but {missing} are missing.")
+    with raise_input_errors(name):
+        values = np.column_stack([np.asarray(table[labels[one]], dtype=np.float64) for one in names])
+    is_finite = np.isfinite(values).all(0)
+    if not is_finite.all():
+        raise InputError(
+            f"{name} has missing values in the exogenous column {names[int(is_finite.argmin())]!r}. Fill them, or drop the rows."
+        )
+    return values

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -136,12 +137,34 @@ class DenseSolver:
     @torch.no_grad()
     def __init__(self, covariance: Tensor, residuals: Tensor):
         self.observed = ~torch.isnan(residuals)
-        observed = residuals[self.observed]
-        if covariance.shape != (len(observed), len(observed)):
+        size = int(self.observed.sum())
+        if covariance.shape != (size, size):
             raise InputError(
-                f"covariance has shape {tuple(covariance.shape)}, expected ({len(observed)}, {len(observed)}) for the observed entries."
+                f"covariance has shape {tuple(covariance.shape)}, expected ({size}, {size}) for the observed entries."
             )
         self.chol = safe_cholesky(covariance)
+        self._solve_residuals(residuals)
+
+    @torch.no_grad()
+    def extended(self, cross: Tensor, covariance: Tensor, residuals: Tensor) -> DenseSolver:
+        """Return the solver of all entries after new rows.
+
+        The factor is extended by a block: O(N² K) for K new observed entries, with their covariances `cross` (K, N) with the
+        earlier ones and `covariance` (K, K), and the residuals (n + m, p) of all rows.
+        """
+        below = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False).mT
+        last = safe_cholesky(covariance - below @ below.mT)
+        size, solver = len(self.chol), copy(self)
+        solver.__dict__.pop("inverse", None)
+        solver.chol = self.chol.new_zeros(size + len(last), size + len(last))
+        solver.chol[:size, :size], solver.chol[size:, :size], solver.chol[size:, size:] = self.chol, below, last
+        solver.observed = ~torch.isnan(residuals)
+        solver._solve_residuals(residuals)
+        return solver
+
+    def _solve_residuals(self, residuals: Tensor) -> None:
+        """Compute `alpha` and `log_density`."""
+        observed = residuals[self.observed]
         alpha = torch.cholesky_solve(observed.unsqueeze(-1), self.chol).squeeze(-1)
         self.log_density = gaussian_log_density(observed @ alpha, 2 * self.chol.diagonal().log().sum(), len(observed))
         self.alpha = self._scatter(alpha).view(residuals.shape)

@@ -1,12 +1,12 @@
 """Covariances of Markov processes, by Kalman filters: C = K + Σ of n rows is solved in O(n) time and memory.
 
 The state x_k = A_k x_{k−1} + q_k, q_k ~ N(0, Q_k), k = 1, …, n, is observed as y_k = H x_k + ε_k, ε_k ~ N(0, R_k), with x_0 = 0 (Q_1 is
-the prior covariance of the first state). It is the sum of terms with A = A_c ⊗ I and Q = Q_c ⊗ Γ_c: H reads the first entry of each
-term for every output. The filter computes gains G_k and innovation covariances S_k forward; the adjoint filter of Bryson and Frazier
+the prior covariance of the first state). It is the sum of terms with A = A_c ⊗ I and Q = Q_c ⊗ Γ_c: H has the blocks h_cᵀ ⊗ I, by
+default with the first unit vector h_c. The filter computes gains G_k and innovation covariances S_k forward; the adjoint filter of Bryson and Frazier
 computes backward, from r = 0 and N = 0 after the last row,
 
     u_k = S_k⁻¹ v_k − G_kᵀ r_k,          r̃_k = r_k + Hᵀ u_k,                              r_{k−1} = A_kᵀ r̃_k,
-    D_k = S_k⁻¹ + G_kᵀ N_k G_k,          Ñ_k = N_k − N_k G_k H − Hᵀ G_kᵀ N_k + Hᵀ D_k H,     N_{k−1} = A_kᵀ Ñ_k A_k,
+    D_k = S_k⁻¹ + G_kᵀ N_k G_k,          Ñ_k = (I − G_k H)ᵀ N_k (I − G_k H) + Hᵀ S_k⁻¹ H,     N_{k−1} = A_kᵀ Ñ_k A_k,
 
 where u = C⁻¹ y, D_k are the diagonal blocks of C⁻¹, and ½ (r̃_k r̃_kᵀ − Ñ_k) is the derivative of log N(y | 0, C) in Q_k. Neither Q nor the
 covariance of a state is inverted, so that stamps may coincide. Missing outputs have zero rows of H.
@@ -31,11 +31,19 @@ from ovkgp.inference.algebra.dense import gaussian_log_density, reject_second_de
 
 @dataclass(frozen=True)
 class MarkovTerm:
-    """Term of the state: transitions A and process noise Q (n, d, d), those of the first row being the prior, and Γ (p, p)."""
+    """Term of the state: transitions A and process noise Q (n, d, d), those of the first row being the prior, Γ (p, p), and h (d,).
+
+    If h is None, it is the first unit vector.
+    """
 
     transitions: Tensor
     noises: Tensor
     output_matrix: Tensor
+    reading: Tensor | None = None
+
+    def read_vector(self) -> Tensor:
+        """Return h (d,)."""
+        return torch.eye(1, self.noises.shape[-1])[0] if self.reading is None else self.reading
 
 
 def multiply_blocks(blocks: list[Tensor], matrix: Tensor, transpose: bool = False) -> Tensor:
@@ -60,6 +68,54 @@ def assemble_blocks(pairs: list[tuple[Tensor, Tensor]], size: int) -> Tensor:
         whole[:, offset:end, offset:end] = block
         offset = end
     return whole
+
+
+def reading_matrix(readings: list[Tensor], num_outputs: int) -> Tensor:
+    """Return H (p, s) with the blocks h_cᵀ ⊗ I of h_c (d_c,), in float64."""
+    eye = torch.eye(num_outputs, dtype=torch.float64)
+    return torch.cat([torch.kron(reading.double().unsqueeze(0), eye) for reading in readings], 1)
+
+
+@torch.no_grad()
+def filter_rows(
+    terms: list[MarkovTerm], noise: Tensor, residuals: Tensor, mean: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Continue a filter by m rows, one after another, with noise (m, p, p) and residuals (m, p), NaN if missing.
+
+    Returns the mean (s,) and covariance (s, s) of the state after the last row, and the log density of the residuals given the
+    earlier rows. O(m s³).
+    """
+    reading, total = reading_matrix([term.read_vector() for term in terms], residuals.shape[1]), 0.0
+    for row, values in enumerate(residuals):
+        blocks = [term.transitions[row : row + 1] for term in terms]
+        mean = multiply_blocks(blocks, mean[None, :, None])[0, :, 0]
+        covariance = multiply_blocks(blocks, multiply_blocks(blocks, covariance[None]).mT)[0]
+        pairs = [(term.noises[row : row + 1], term.output_matrix) for term in terms]
+        covariance = covariance + assemble_blocks(pairs, len(mean))[0]
+        observed = ~torch.isnan(values)
+        if not bool(observed.any()):
+            continue
+        H = reading[observed]
+        read = H @ covariance
+        chol = _factorize_innovations((read @ H.mT + noise[row][observed][:, observed]).unsqueeze(0))[0]
+        error = (values[observed] - H @ mean).unsqueeze(-1)
+        solved = torch.cholesky_solve(error, chol)
+        mean = mean + (read.mT @ solved).squeeze(-1)
+        covariance = covariance - read.mT @ torch.cholesky_solve(read, chol)
+        covariance = (covariance + covariance.mT) / 2
+        logdet = 2 * chol.diagonal().log().sum()
+        total += float(gaussian_log_density((error * solved).sum(), logdet, int(observed.sum())))
+    return mean, covariance, total
+
+
+def _factorize_innovations(innovations: Tensor) -> Tensor:
+    """Return the Cholesky factors of innovation covariances (m, p, p)."""
+    chol, info = torch.linalg.cholesky_ex((innovations + innovations.mT) / 2)
+    if bool(info.any()) or not math.isfinite(float(chol.sum())):
+        raise FactorizationError(
+            "The covariance of an observation given the earlier ones is not positive definite. Use more noise, shorter lengthscales or smaller outputscales."
+        )
+    return chol
 
 
 class KalmanSolver:
@@ -90,7 +146,7 @@ class KalmanSolver:
             for term, size in zip(terms, sizes, strict=True)
         ]
         self.mask, self.noise = self._by_step(mask, 0.0), self._by_step(noise, torch.eye(p))
-        self.reading = torch.cat([torch.eye(p, size * p) for size in sizes], 1).double()  # H (p, s)
+        self.reading = reading_matrix([term.read_vector() for term in terms], p)
         self.gains, self.inverses, self.covariances, self.products, logdet = self._filter()
         values = torch.where(self.observed, residuals, 0.0).unsqueeze(-1)
         self.means, alpha, self.adjoints = self._smooth(values)
@@ -126,11 +182,7 @@ class KalmanSolver:
         mask = self.mask[step]
         read = (self.reading @ predicted) * mask.unsqueeze(-1)  # H P (B, p, s)
         innovation = (read @ self.reading.mT) * mask.unsqueeze(-2) + self.noise[step]
-        chol, info = torch.linalg.cholesky_ex((innovation + innovation.mT) / 2)
-        if bool(info.any()) or not math.isfinite(float(chol.sum())):
-            raise FactorizationError(
-                "The covariance of an observation given the earlier ones is not positive definite. Use more noise, shorter lengthscales or smaller outputscales."
-            )
+        chol = _factorize_innovations(innovation)
         inverse = torch.cholesky_inverse(chol)
         gain = read.mT @ inverse
         covariance = predicted - gain @ read
@@ -218,10 +270,11 @@ class KalmanSolver:
         def backward(state: Tensor, visit=None) -> Tensor:
             for step in reversed(range(length)):
                 gain, mask = self.gains[step], self.mask[step]
-                moved = state @ gain
-                inner = (self.inverses[step] + gain.mT @ moved) * mask.unsqueeze(-1) * mask.unsqueeze(-2)
-                cross = moved @ self.reading
-                state = state - cross - cross.mT + self.reading.mT @ inner @ self.reading
+                inverse = self.inverses[step] * mask.unsqueeze(-1) * mask.unsqueeze(-2)
+                inner = inverse + gain.mT @ state @ gain
+                # (I − G H)ᵀ N (I − G H) + Hᵀ S⁻¹ H: expanded, rounding errors would grow from row to row
+                state = state - self.reading.mT @ (gain.mT @ state)
+                state = state - (state @ gain) @ self.reading + self.reading.mT @ inverse @ self.reading
                 if visit is not None:
                     visit(step, state, inner)
                 state = self._advance(step, self._advance(step, state, transpose=True).mT, transpose=True)
@@ -234,6 +287,12 @@ class KalmanSolver:
                 product = self.products[chunk + 1]
                 after[chunk] = local[chunk + 1] + product.mT @ after[chunk + 1] @ product
         backward(after, visit)
+
+    @torch.no_grad()
+    def smooth(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return filtered means and adjoints r̃ (n, s, k), in the order of time, for values (n, p, k); missing entries are ignored."""
+        means, _, adjoints = self._smooth(values * self.observed.unsqueeze(-1))
+        return self._by_row(means), self._by_row(adjoints)
 
     def states(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return means (m, s) and covariances (m, s, s) of the states given the rows up to some, in the order of time; zero for −1."""
@@ -341,13 +400,13 @@ class KalmanSolver:
 def markov_log_density(terms: list[MarkovTerm], noise: Tensor, residuals: Tensor, order: Tensor) -> Tensor:
     """Compute log N(r | 0, C) as `KalmanSolver`, differentiable once in terms, noise and residuals. O(n s³)."""
     parts = [part for term in terms for part in (term.transitions, term.noises, term.output_matrix)]
-    return _MarkovDensity.apply(order, noise, residuals, *parts)
+    return _MarkovDensity.apply([term.reading for term in terms], order, noise, residuals, *parts)
 
 
 class _MarkovDensity(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, order: Tensor, noise: Tensor, residuals: Tensor, *parts: Tensor) -> Tensor:
-        terms = [MarkovTerm(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+    def forward(ctx, readings: list, order: Tensor, noise: Tensor, residuals: Tensor, *parts: Tensor) -> Tensor:
+        terms = [MarkovTerm(*parts[3 * i : 3 * i + 3], reading) for i, reading in enumerate(readings)]
         ctx.solver = KalmanSolver(terms, noise, residuals, order)
         return ctx.solver.log_density
 
@@ -356,4 +415,4 @@ class _MarkovDensity(torch.autograd.Function):
         reject_second_derivatives("state-space")
         terms, by_noise = ctx.solver.gradients()
         found = [part for term in terms for part in (term.transitions, term.noises, term.output_matrix)]
-        return None, gradient * by_noise, -gradient * ctx.solver.alpha, *(gradient * part for part in found)
+        return None, None, gradient * by_noise, -gradient * ctx.solver.alpha, *(gradient * part for part in found)

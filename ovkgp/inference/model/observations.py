@@ -71,6 +71,11 @@ class Observations:
         """Select rows."""
         return Observations(self.X[index], self.Y[index], None if self.noise is None else self.noise[index])
 
+    def followed_by(self, other: Observations) -> Observations:
+        """Append the rows of other data."""
+        noise = None if self.noise is None else torch.cat([self.noise, other.noise])
+        return Observations(torch.cat([self.X, other.X]), torch.cat([self.Y, other.Y]), noise)
+
     def output(self, index: int) -> Observations:
         """Select one output, on the rows where it is observed."""
         rows = self.observed[:, index]

@@ -22,6 +22,7 @@ from ovkgp.inference.model.parameter_vector import name_active_bounds
 from ovkgp.inference.training import initial_grid
 from ovkgp.inference.training.initialization import RELATIVE_NOISE_BOUNDS
 from ovkgp.inference.training.kernel_parameters import column_distances, row_distances, subsample
+from ovkgp.inference.training.numpy_density import SingleOutputEvidence
 from ovkgp.inference.training.numpy_outputs import Variances
 from ovkgp.inference.training.numpy_values import InnerProducts, Ones, Radial, Reference, ScaledKernel, Sum
 from ovkgp.inference.training.priors import LOG_ROOT_2_PI
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ovkgp.inference.stacking.candidates import IndependentCandidate
 
 MAX_BOUND_ROWS, MAX_GRID_ROWS = 100, 500  # rows whose distances bound the lengthscales, and give their initial values
+MAX_JOINT_ROWS = 64  # up to this number of rows, the covariances at several points are computed together
 
 
 def is_output_kernel(name: str) -> bool:
@@ -100,6 +102,10 @@ class OutputParameters:
             by_u -= scores / self.scale
         return self._constant - 0.5 * float(scores @ scores)
 
+    def log_priors(self, points: np.ndarray) -> np.ndarray:
+        """Return the log densities (S,) of points u (S, k)."""
+        return self._constant - 0.5 * np.square((points - self.loc) / self.scale).sum(1)
+
     def active_bounds(self, u: np.ndarray) -> tuple[tuple[str, int, str], ...]:
         """Return name, index and side of the entries that are at a bound."""
         entries = [(name, index) for name, span in self.spans.items() for index in range(span.stop - span.start)]
@@ -162,3 +168,14 @@ class OutputDensity:
             except np.linalg.LinAlgError:
                 return -np.inf
             return value if math.isfinite(value) else -np.inf
+
+    def values(self, points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the densities (S,) of points u (S, k), as `value` does; the factors are written to `out` (S, n, n), if given."""
+        evidence = self.evidence
+        if not isinstance(evidence, SingleOutputEvidence) or len(evidence.y) > MAX_JOINT_ROWS:
+            factors = [None] * len(points) if out is None else out
+            return np.array([self.value(u, factor) for u, factor in zip(points, factors, strict=True)])
+        with np.errstate(all="ignore"):
+            out = np.empty((len(points), *2 * (len(evidence.y),))) if out is None else out
+            values = evidence.values(self.parameters.theta(points), out) + self.parameters.log_priors(points)
+            return np.where(np.isfinite(values), values, -np.inf)

@@ -135,6 +135,19 @@ class DenseStrategy(ExactStrategy):
     def solver(self, model: Model, data: Observations) -> DenseSolver:
         return DenseSolver(observed_covariance(model, data), data.Y - model.mean(data.X))
 
+    @torch.no_grad()
+    def extend(self, posterior: ExactPosterior, added: Observations, data: Observations) -> ExactPosterior:
+        """Return the posterior given `data`, the rows of `posterior` followed by `added`. O(N² K) for K new observed entries."""
+        _, model, earlier = posterior.conditioning
+        data = self.check_size(data)
+        cross = to_dense(evaluate_kernel(model.kernel, added.X, earlier.X))
+        cross = cross[added.observed.flatten()][:, earlier.observed.flatten()]
+        covariance = observed_covariance(model, added)
+        solver = posterior.solver.extended(cross, covariance, data.Y - model.mean(data.X))
+        found = ExactPosterior(posterior.process, solver, data, model.mean, model.predictive_noise(data))
+        found.conditioning = Conditioning(self, model, data)
+        return found
+
     def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
         data = check_exact_size(data)
         residuals = data.Y - model.mean(data.X)

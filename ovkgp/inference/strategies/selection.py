@@ -4,7 +4,7 @@
 |---|---|---|
 | independent outputs, diagonal noise | complete or missing | one strategy per output |
 | any, with a feature map | complete or missing | weight space on additive statistics |
-| one input; Matérn, constant and linear terms; more than 1000 observed entries | complete or missing | Kalman filter |
+| one input; Markov terms (Matérn, constant, linear, integrated Brownian, seasonal, products); more than 1000 observed entries | complete or missing | Kalman filter |
 | separable, one component, several outputs | complete | two eigendecompositions (conditioning: one Cholesky factor if Γ is a multiple of the noise) |
 | separable, one component, at most 5000 missing entries | missing, cheaper than dense | complete inverse, corrected by a Cholesky factor between the missing entries |
 | any, at most 5000 observed entries | complete or missing | dense Cholesky |

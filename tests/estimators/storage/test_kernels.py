@@ -49,11 +49,13 @@ from ovkgp.kernels import (
     GraphMatrix,
     HelmholtzKernel,
     IndependentKernel,
+    IntegratedBrownianKernel,
     LaplaceCurveKernel,
     ManifoldKernel,
     MultiplicativeGroup,
     OutputMatrix,
     ProductGroup,
+    SeasonalKernel,
     SkewedMultiplicativeGroup,
     TransformableKernel,
     WarpedKernel,
@@ -76,6 +78,9 @@ MORE = {
     ),
     "linear": lambda: LinearKernel(ard_num_dims=2),
     "polynomial and constant": lambda: PolynomialKernel(power=3) + ConstantKernel(),
+    "trend and season": lambda: ScaleKernel(
+        IntegratedBrownianKernel(-0.5, 3.0, active_dims=[0]) + SeasonalKernel(0.7, 3, active_dims=[1])
+    ),
     "exponentiated chi2": lambda: ExponentiatedChi2Kernel(),
     "gaussian curves": lambda: GaussianCurveKernel(num_channels=2),
     "additive curves": lambda: AdditiveCurveKernel(position_lengthscale=0.3),

@@ -10,7 +10,7 @@ import torch
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference.algebra.dense import DenseSolver, dense_log_density
 from ovkgp.inference.algebra.kalman import KalmanSolver, MarkovTerm, markov_log_density
-from ovkgp.kernels.state_space import matern_form
+from ovkgp.kernels.state_space import constant_form, matern_form
 
 
 class Case:
@@ -161,3 +161,24 @@ def test_filter_is_accurate_with_little_noise(nu, ratio):
     expected, expected_by_noise = exact_evidence(case)
     assert found.item() == pytest.approx(expected, rel=2e-9)
     assert by_noise.item() == pytest.approx(expected_by_noise, rel=2e-9)
+
+
+@torch.no_grad()
+def test_adjoint_covariances_of_a_long_series_stay_positive_and_bounded():
+    """A term without damping, and missing outputs: rounding errors of an expanded recursion grow from row to row."""
+    generator, n, p = torch.Generator().manual_seed(0), 4000, 4
+    times = torch.linspace(0, 1, n, dtype=torch.float64)
+    Y = torch.randn(n, p, generator=generator, dtype=torch.float64)
+    Y[torch.rand(n, p, generator=generator) < 0.2] = math.nan
+    root = torch.randn(p, p, generator=generator, dtype=torch.float64)
+    lags, terms = times.diff(prepend=times[:1]), []
+    forms = constant_form(torch.tensor(10.0)), matern_form(0.5, torch.tensor(0.004))
+    for form, matrix in zip(forms, (torch.eye(p).double(), 0.1 * torch.eye(p) + 0.02 * root @ root.mT), strict=True):
+        noises = torch.cat([form.covariance(times[:1]), form.process_noise(lags[1:])])
+        terms.append(MarkovTerm(form.transition(lags), noises, matrix))
+    noise = torch.diag(torch.tensor([0.0032, 0.0007, 0.0009, 0.0013], dtype=torch.float64))
+    solver = KalmanSolver(terms, noise.expand(n, p, p), Y, torch.arange(n))
+    eigenvalues = torch.linalg.eigvalsh(solver._adjoint_covariances)
+    assert eigenvalues.min() > -1e-10 and eigenvalues.max() < 1e4
+    diagonal = solver.inverse_diagonal()
+    assert bool((diagonal[solver.observed] > 0).all()) and bool((diagonal <= 1 / noise.diagonal()).all())
