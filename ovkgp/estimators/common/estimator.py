@@ -43,9 +43,9 @@ class Estimator(SavableMixin, BaseEstimator):
 
     Attributes
     ----------
-    kind : {"table", "tasks", "target", "labels", "none"}
-        What is learned: a table (n, p), vectors at tasks (n, T, p), the quantiles of a target (n,), labels (n,), or level
-        sets without outputs.
+    kind : {"table", "tasks", "target", "labels", "none", "series"}
+        What is learned: a table (n, p), vectors at tasks (n, T, p), the quantiles of a target (n,), labels (n,), level
+        sets without outputs, or a series, whose estimators have `fit_table`.
     description : Description
         Name, sentences and formula of the model.
     has_predictive : bool
