@@ -208,7 +208,7 @@ def _compare(name: str, observed: np.ndarray, replicates: np.ndarray, alpha: flo
             HypothesisTest.from_replicates(name, abs(value - center), np.abs(drawn - center), DRAWS_NULL, alpha)
         )
     worst = min(range(len(tests)), key=lambda a: tests[a].pvalue)
-    text = f"{observed[worst]:.3g}; of draws from the model {np.mean(replicates[:, worst]):.3g} on average."
+    text = f"Observed: {observed[worst]:.3g}; draws from the model: {np.mean(replicates[:, worst]):.3g} on average."
     check = Check(f"predictive check: {name}", float(observed[worst]), min(1.0, tests[worst].pvalue * len(tests)))
     return replace(check, test=tests[worst], conclusion=text, if_rejected=text, recommendation=REPLICATE_ADVICE[name])
 

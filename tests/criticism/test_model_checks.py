@@ -331,7 +331,9 @@ WITHOUT_RESIDUALS = {
 for name, (kind, target, options) in default_cases(
     fit.kind for fit in [*WITH_RESIDUALS.values(), *WITHOUT_RESIDUALS.values()]
 ).items():
-    (WITH_RESIDUALS if kind(**options).has_predictive else WITHOUT_RESIDUALS)[name] = fit_to(kind, target, **options)
+    default = kind(**options)
+    has_distributions = default.has_predictive or (default.kind == "labels" and not default.has_costs)
+    (WITH_RESIDUALS if has_distributions else WITHOUT_RESIDUALS)[name] = fit_to(kind, target, **options)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
