@@ -209,11 +209,12 @@ class GPClassifier(ClassifierMixin, Estimator):
         moments = Moments.of(rows)
         scaling = Scaling.of(rows, np.zeros((len(rows), 1)), scale_inputs=True, shared=False)
         scaling = scaling.without_constant_inputs(moments)
+        inputs = scaling.inputs(rows).numpy()
         mixture = fit_class_mixture(
-            scaling.inputs(rows).numpy(),
+            inputs,
             indices.reshape(-1),
             len(classes),
-            class_candidates(self.base_kernel),
+            class_candidates(inputs.shape[1], self.base_kernel),
             self.training_rows,
             self._seed,
             partial(tqdm, desc=f"candidates of {name}", disable=not self.verbose),
