@@ -12,7 +12,7 @@ help:
 	@echo "make demo      compare five models of ocean currents, fit the best with NUTS; results in demo/"
 	@echo "make test      run the tests and the examples in docstrings and README (without slow tests)"
 	@echo "make test-all  run all tests, including slow ones, and all examples and tutorials"
-	@echo "make lint      check style, format and the layers of the package"
+	@echo "make lint      check style, format, the layers of the package and the types of its interface"
 	@echo "make bench     run all scripts in benchmarks/"
 	@echo "make clean     remove caches, builds and demo/, but not .venv"
 
@@ -37,6 +37,7 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/basedpyright
 
 bench: $(READY)
 	@for script in peers defaults features posteriors series ridge hyperparameters itl functional functional_gp functional_toys criticism; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done

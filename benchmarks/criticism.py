@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -32,6 +32,7 @@ from ovkgp.criticism import (
     mmd,
     random_projection_test,
 )
+from ovkgp.exceptions import OptionError
 
 LEVEL = 0.05
 WRONG_MODELS = {
@@ -203,18 +204,28 @@ def fig65(n: int = 300, runs: int = 15, ratios: tuple[float, ...] = (100.0, 20.0
             rows = spectrum[-1] / ratio * rng.standard_t(10, size=(n, 100))
             rows[:, :3] += rng.normal(size=(n, 3)) * np.sqrt(spectrum)
             for results, alpha in zip(right, (0.1, 0.01), strict=True):
-                found = covariance_rank(rows, scale=1.0, alpha=alpha, max_rank=4, num_replicates=400, random_state=rng)
-                results.append(found.rank == 3)
+                results.append(find_rank(rows, alpha, rng) == 3)
         table.append([np.mean(results) for results in right])
         row(f"{ratio:g}", *table[-1])
     note(
         "Second implementation, n = 300: .80 and 1 for 100, .13 and .67 for 20, 0 and 0 for 5; the thesis prints curves for n = 600."
+    )
+    note(
+        "With a scale of 1 the kernel between rows is close to 0 for large noise, which is an error here and counts as a wrong rank."
     )
     frequencies = np.array(table)
     return [
         claim("the frequency falls with the noise", (np.diff(frequencies, axis=0) <= 0).all()),
         claim("a smaller level is more robust", (frequencies[:, 1] >= frequencies[:, 0]).all()),
     ]
+
+
+def find_rank(rows: np.ndarray, alpha: float, rng: np.random.Generator) -> int | None:
+    """Estimate the rank of the covariance with the scale of the thesis; None if it is too large for the noise."""
+    try:
+        return covariance_rank(rows, scale=1.0, alpha=alpha, max_rank=4, num_replicates=400, random_state=rng).rank
+    except OptionError:
+        return None
 
 
 def speed(n: int = 2000, replicates: int = 1000, parametric: int = 20, repeats: int = 3) -> list[Claim]:
@@ -253,7 +264,7 @@ def speed(n: int = 2000, replicates: int = 1000, parametric: int = 20, repeats: 
     ]
 
 
-def models(runs: int = 20, first_seed: int = 1000) -> list[Claim]:
+def models(runs: int = 20, first_seed: int = 1000, wrong: Iterable[str] = tuple(WRONG_MODELS)) -> list[Claim]:
     """Count how often `criticize` rejects right models and models that are wrong in one way."""
     claims = []
     heading(
@@ -269,7 +280,7 @@ def models(runs: int = 20, first_seed: int = 1000) -> list[Claim]:
             claims.append(
                 claim(f"{data}, {case}: at most {bound:.0%}: {rejected / runs:.1%}", rejected <= bound * runs)
             )
-    for data, check in WRONG_MODELS.items():
+    for data, check in ((name, WRONG_MODELS[name]) for name in wrong):
         rejected, by_check = count_rejected(data, fit_trained, runs, first_seed)
         row(f"{data}; trained", rejected / runs, by_check[check] / runs)
         text = f"{data}: at least 80 % rejected, by '{check}': {rejected / runs:.1%}, {by_check[check] / runs:.1%}"

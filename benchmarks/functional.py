@@ -1,10 +1,11 @@
 """Curves as outputs: white-matter profiles (DTI) with the estimators of Bouche's thesis, and the time of a path of λ.
 
-    python benchmarks/functional.py [dti] [robust] [speed] [--splits 20] [--quick]
+    python benchmarks/functional.py [dti] [robust] [speed] [gaps] [--splits 20] [--quick]
 
 `dti` is Table 5.1: the squared error summed over the observed points of a curve, averaged over test curves, of random splits 70/30
 (the splits of the source are unknown). All options are chosen on training curves: λ by leave-one-curve-out errors or, where there
-are none, on a fifth of the training curves. `robust` is Table 7.3. Data: folder `dti` of the environment variable OVKGP_DATA.
+are none, on a fifth of the training curves. `robust` is Table 7.3. `gaps` compares
+CPU seconds with missing values and without. Data: folder `dti` of the environment variable OVKGP_DATA.
 """
 
 from __future__ import annotations
@@ -248,6 +249,53 @@ def run_speed() -> list[Claim]:
     return claims
 
 
+def add_gaps(Y: np.ndarray, kind: str) -> np.ndarray:
+    """Remove values: 5 % or 30 % at random, or the end of each curve, of up to half of its length."""
+    rng, Y = np.random.default_rng(1), Y.copy()
+    if kind == "cut ends":
+        for row in Y:
+            row[rng.integers(len(row) // 2, len(row) + 1) :] = np.nan
+        return Y
+    Y[rng.random(Y.shape) < float(kind.rstrip(" %")) / 100] = np.nan
+    return Y
+
+
+def run_gaps() -> list[Claim]:
+    """Compare CPU seconds of fits with and without missing values, and the prediction of 20 bands."""
+    makers: dict[str, Callable] = {
+        "FunctionGPRegressor": ovkgp.FunctionGPRegressor,
+        "FunctionalRidge": ovkgp.FunctionalRidge,
+        "KernelProjectionRegressor": ovkgp.KernelProjectionRegressor,
+        "FunctionalRidge, 9 λ": lambda: ovkgp.FunctionalRidge(lam=np.geomspace(1e-5, 1e-1, 9)),
+    }
+    claims = []
+    print("\nCPU seconds of a fit, and of 20 bands in brackets; times those of complete curves")
+    for n, m in ((60, 52), (77, 50), (400, 100)):
+        rng = np.random.default_rng(0)
+        X, grid = rng.standard_normal((n, 2)), np.linspace(0, 1, m)
+        Y = (1 + X[:, 1:]) * np.sin(2 * np.pi * (grid + 0.3 * X[:, :1])) + 0.05 * rng.standard_normal((n, m))
+        j = np.arange(1, 7)[:, None]
+        Y += 0.3 * rng.standard_normal((n, 6)) @ (np.sin(np.pi * j * grid) / j)
+        for name, make in makers.items():
+            seconds, bands = {}, {}
+            for kind in ("complete", "5 %", "30 %", "cut ends"):
+                values = Y if kind == "complete" else add_gaps(Y, kind)
+                seconds[kind] = math.inf
+                for _ in range(1 if n > 100 and ("9 λ" in name or name.startswith("FunctionGP")) else 3):
+                    began = time.process_time()
+                    model = make().fit(X, values, grid)
+                    seconds[kind] = min(seconds[kind], time.process_time() - began)
+                began = time.process_time()
+                model.predict(X[:20], return_std=True)
+                bands[kind] = time.process_time() - began
+            ratios = {kind: value / seconds["complete"] for kind, value in seconds.items()}
+            cells = [f"{kind} {seconds[kind]:.2f} ({bands[kind]:.2f}) ×{ratios[kind]:.1f}" for kind in seconds]
+            print(f"{n:4} × {m:3} {name:26} " + "   ".join(cells), flush=True)
+            if "9 λ" not in name:
+                claims.append(Claim(f"{name}, {n} × {m}: gaps cost at most 10 times", max(ratios.values()) <= 10))
+    return claims
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", default=["dti", "robust", "speed"])
@@ -261,13 +309,14 @@ def main() -> None:
         warnings.simplefilter("ignore")
         if {"dti", "robust"} & set(options.sections) and "OVKGP_DATA" not in os.environ:
             print("OVKGP_DATA is not set: no real data")
-            options.sections = [name for name in options.sections if name == "speed"]
+            options.sections = [name for name in options.sections if name in ("speed", "gaps")]
         claims = []
         for name in options.sections:
             found = {
                 "dti": lambda: run_dti(options.splits),
                 "robust": lambda: run_robust(min(options.splits, 10)),
                 "speed": run_speed,
+                "gaps": run_gaps,
             }[name]()
             claims += found or []
         count_claims(claims, strict=not options.quick)

@@ -87,7 +87,7 @@ def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, se
         TunedQuantiles(learn_trend(rows, "rbf"), coupling=coupling),
         {name: values for name, values in SPACE.items() if coupling != "independent" or name != "task_lengthscale"},
         n_startup=trials - trials // 2,
-        n_iter=trials // 2,
+        n_iter=trials,
         cv=folds,
         refit=False,
         random_state=seed,

@@ -1,3 +1,4 @@
+from ovkgp import bridges as bridges
 from ovkgp import criticism as criticism
 from ovkgp import datasets as datasets
 from ovkgp import estimators as estimators

@@ -32,6 +32,18 @@ def spiral_split(seed: int, n: int = 500, num_new: int = 200) -> Split:
     return Split(training, typical, -outliers)
 
 
+def longer_spiral_split(seed: int) -> Split:
+    """Rows of a spiral of 4/3 turns from radius .05 to 1.45, with noise in both directions; outliers are on the opposite one."""
+    rng = np.random.default_rng(seed)
+    turns = (4 / 3 * rng.random((n, 1)) for n in (500, 200, 200))
+    training, typical, outliers = (
+        (0.05 + 1.05 * turn) * np.c_[np.cos(2 * np.pi * turn), np.sin(2 * np.pi * turn)]
+        + 0.032 * rng.standard_normal((len(turn), 2))
+        for turn in turns
+    )
+    return Split(training, typical, -outliers)
+
+
 def cancer_split(seed: int) -> Split:
     """200 benign rows for training, 157 others and 112 malignant ones; the first 10 columns with unit variance."""
     X, y = load_breast_cancer(return_X_y=True)
@@ -43,6 +55,15 @@ def cancer_split(seed: int) -> Split:
 def gram(x: np.ndarray, z: np.ndarray, gamma: float) -> np.ndarray:
     """Gaussian kernel exp(−γ‖x − z‖²)."""
     return np.exp(-gamma * np.square(x[:, None] - z).sum(-1))
+
+
+def reference_p_values(X, Z, gamma: float, directions: np.ndarray, leave_one_out: bool) -> np.ndarray:
+    """p-values (m,) of the second implementation that the tables were first compared with, for given directions (p, n)."""
+    n = len(X)
+    sums = gram(X, X, 2 * gamma).sum(1)
+    variances = (sums - 1) / (n - 1) if leave_one_out else sums / n
+    S = np.square(directions @ gram(X, Z, gamma)).sum(0) / n
+    return chi2.cdf(S[:, None] / variances[None], len(directions)).mean(1)
 
 
 def expected_rates(split: Split, gamma: float, num_projections: int, leave_one_out: bool) -> tuple[float, float]:

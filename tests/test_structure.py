@@ -20,14 +20,14 @@ def structure():
 
 def test_package_has_few_files_and_no_crowded_folder(structure):
     modules = structure.find_modules()
-    assert len(modules) <= 398
+    assert len(modules) <= 415
     assert max(Counter(path.parent for path in modules.values()).values()) <= 20
 
 
 def test_package_has_few_modules_with_one_importer(structure):
     modules = structure.find_modules()
     single = structure.find_single_importers(modules, structure.build_graph(modules))
-    assert len(single) <= 45
+    assert len(single) <= 47
 
 
 def test_package_has_no_import_cycles(structure):

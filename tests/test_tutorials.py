@@ -90,7 +90,7 @@ def test_tutorial_runs_without_warnings(path, tmp_path, monkeypatch):
 
 
 def test_tutorials_are_numbered_without_gaps():
-    assert [int(path.stem[:2]) for path in PATHS] == list(range(1, 14))
+    assert [int(path.stem[:2]) for path in PATHS] == list(range(1, 15))
 
 
 @for_every_tutorial

@@ -623,7 +623,7 @@ def one_class(**options):
 def searched():
     X = inputs(30)
     space = {"lam": (1e-4, 1.0, "log")}
-    search = ovkgp.BayesSearchCV(ovkgp.OVKRidge(), space, n_startup=3, n_iter=5, cv=3, random_state=0)
+    search = ovkgp.BayesSearchCV(ovkgp.OVKRidge(), space, n_startup=3, n_iter=8, cv=3, random_state=0)
     return search.fit(X, outputs(X, 2, holes=False))
 
 

@@ -27,10 +27,10 @@ from ovkgp.cli.demo_models import (
     OceanData,
     Trial,
     compare_with_second,
-    compute_coverages,
     evaluate_bayesian,
     evaluate_model,
     sampler_diagnostics,
+    score_other_sets,
     select_best,
 )
 from ovkgp.cli.errors import InterruptCounter
@@ -78,13 +78,16 @@ def progress_steps(console: Console, interrupts: InterruptCounter) -> Iterator[C
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Data and ground truth, trained models by name, name of the best one, its fully Bayesian fit, and its coverage on other data."""
+    """Data and ground truth, trained models by name, name of the best one, its fully Bayesian fit, and its scores on other data.
+
+    `others` (NUM_OTHER_SETS, 3) are RMSE, log density and coverage.
+    """
 
     ocean: OceanData
     trials: dict[str, Trial]
     best: str
     bayesian: Trial
-    coverages: np.ndarray
+    others: np.ndarray
 
 
 def compute_results(seed: int, step: Callable[[str], None]) -> DemoResult:
@@ -95,11 +98,11 @@ def compute_results(seed: int, step: Callable[[str], None]) -> DemoResult:
             step(f"Training: {name}")
             trials[name] = evaluate_model(name, ocean, seed)
         best = select_best(trials)
-        step(f"Coverage on {NUM_OTHER_SETS} other data sets: {best}")
-        coverages = compute_coverages(best, seed)
+        step(f"Scores on {NUM_OTHER_SETS} other data sets: {best}")
+        others = score_other_sets(best, seed)
         transitions = SAMPLING["chains"] * (SAMPLING["tune"] + SAMPLING["draws"])
         step(f"Fully Bayesian: {best}, {transitions} transitions of NUTS")
-        return DemoResult(ocean, trials, best, evaluate_bayesian(best, ocean, seed), coverages)
+        return DemoResult(ocean, trials, best, evaluate_bayesian(best, ocean, seed), others)
 
 
 def use_one_thread() -> threadpool_limits:
@@ -133,15 +136,15 @@ def write_demo_report(result: DemoResult, figure: Figure, path: Path) -> None:
     """Write the report on the fully Bayesian model, with the comparison that selected it."""
     title = f"Ocean currents from drifters: {result.best} model, fully Bayesian"
     units = "Positions are in km, currents in m/s; the data are simulated, so the ground truth is known."
-    found = (*findings(result.trials, result.bayesian), describe_coverage(result.best, result.coverages))
+    found = (*findings(result.trials, result.bayesian), describe_coverage(result.best, result.others))
     notes = [units, *found, *score_sentences(result.trials), *legend(result.ocean)]
     write_report(result.bayesian.model, path, title=title, notes=notes, extra_figures=[(CAPTION, figure)])
 
 
 def print_results(result: DemoResult, out: Path, console: Console) -> None:
     """Print the table, its interpretation, and the paths of the files."""
-    console.print(score_table(result.trials, result.bayesian))
-    coverage = describe_coverage(result.best, result.coverages)
+    console.print(score_table(result.trials, result.bayesian, result.others))
+    coverage = describe_coverage(result.best, result.others)
     for sentence in (*findings(result.trials, result.bayesian), coverage, ""):
         console.print(sentence, highlight=False)
     for sentence in (*legend(result.ocean), ""):
@@ -150,8 +153,8 @@ def print_results(result: DemoResult, out: Path, console: Console) -> None:
         console.print(f"{kind:8}{out / name}", soft_wrap=True, highlight=False, markup=False)
 
 
-def score_table(trials: dict[str, Trial], bayesian: Trial) -> Table:
-    """Make a table of all models, the best one marked, and below them its fully Bayesian fit."""
+def score_table(trials: dict[str, Trial], bayesian: Trial, others: np.ndarray) -> Table:
+    """Make a table of all models, the best one marked, and below them its fully Bayesian fit and its mean scores on other data."""
     table = Table(title="Five models of an ocean current", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in COLUMNS:
         table.add_column(column, justify="left" if "model" in column else "right", no_wrap=True)
@@ -161,6 +164,9 @@ def score_table(trials: dict[str, Trial], bayesian: Trial) -> Table:
         table.add_row(f"{name} ←" if is_best else name, *score_cells(trial), style="bold" if is_best else None)
     table.add_section()
     table.add_row("← with NUTS", *score_cells(bayesian))
+    rmse, log_density, coverage = others.mean(0)
+    scores = f"{rmse:.3f}", f"{log_density:.2f}", format_percent(coverage)
+    table.add_row(f"← {len(others)} other sets", "–", "–", *scores, "–")
     return table
 
 
@@ -194,13 +200,19 @@ def findings(trials: dict[str, Trial], bayesian: Trial) -> list[str]:
     return [_describe_selection(trials), _describe_check(trials), _describe_sampling(bayesian)]
 
 
-def describe_coverage(best: str, coverages: np.ndarray) -> str:
-    """Describe the coverage of the best model on other data sets in a sentence."""
-    low, mean, high = (format_percent(value) for value in (coverages.min(), coverages.mean(), coverages.max()))
+def describe_coverage(best: str, others: np.ndarray) -> str:
+    """Describe the coverage of the best model on other data sets in a sentence, with the standard error of its mean."""
+    coverages = others[:, 2]
+    mean, error, low, high = (100 * value for value in (*_mean_and_error(coverages), coverages.min(), coverages.max()))
     return (
-        f"Coverage varies between data sets, since errors at neighboring points are alike: on {len(coverages)} others, the "
-        f"{format_percent(INTERVAL_LEVEL)} intervals of {best} cover {mean} on average ({low} to {high})."
+        "The coverage of one data set says little, since errors at neighboring points are alike: on "
+        f"{len(coverages)} others, the {format_percent(INTERVAL_LEVEL)} intervals of {best} cover {mean:.1f} ± {error:.1f} % on "
+        f"average, from {low:.0f} to {high:.0f} %."
     )
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    return values.mean(), values.std(ddof=1) / math.sqrt(len(values))
 
 
 def _describe_selection(trials: dict[str, Trial]) -> str:

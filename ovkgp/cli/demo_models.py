@@ -32,7 +32,7 @@ NUM_ROWS = 150
 NOISE = 0.05**2
 GRID = (41, 25)
 INTERVAL_LEVEL = 0.9
-NUM_OTHER_SETS = 8  # other data sets on which the coverage of the best model is measured
+NUM_OTHER_SETS = 20  # other data sets on which the best model is scored: coverage varies by some 4 % between them
 SAMPLING = {"draws": 100, "tune": 75, "chains": 2, "max_draws": 25, "posterior_predictive": False}
 """Options of the fully Bayesian fit: short chains, since the demo should take about a minute."""
 
@@ -97,13 +97,13 @@ def evaluate_model(name: str, ocean: OceanData, seed: int) -> Trial:
     return Trial(model, model.log_evidence_, loo_log_densities, *_score_against_truth(model, ocean), seconds)
 
 
-def compute_coverages(name: str, seed: int) -> np.ndarray:
-    """Train one of `KERNELS` on other data sets, and compute the coverage (NUM_OTHER_SETS,) of its intervals on each."""
+def score_other_sets(name: str, seed: int) -> np.ndarray:
+    """Train one of `KERNELS` on other data sets; return RMSE, log density and coverage on each, (NUM_OTHER_SETS, 3)."""
     found = []
     for other in range(seed + 1, seed + 1 + NUM_OTHER_SETS):
         ocean = OceanData.generate(other)
         model = make_regressor(KERNELS[name], random_state=other).fit(ocean.X, ocean.Y)
-        found.append(_score_against_truth(model, ocean)[2])
+        found.append(_score_against_truth(model, ocean))
     return np.array(found)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ovkgp.cli.arguments import parse_names
 from ovkgp.cli.curve_grids import expand_columns
-from ovkgp.cli.tables import TableFile, TextChunk, write_tables
+from ovkgp.cli.tables import InputGrid, TableFile, TextChunk, write_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, OptionError
 
@@ -42,6 +42,13 @@ def predict_file(
     return write_tables(out, (predict_chunk(estimator, names, chunk, request) for chunk in chunks))
 
 
+def predict_grid(estimator, grid: str, out: Path, request: PredictionRequest, *, inputs: str | None = None) -> int:
+    """Write the predictions for all points of a grid of inputs and return their number. Memory: one chunk."""
+    names = resolve_inputs(estimator, inputs)
+    chunks = InputGrid.parse(grid, names).chunks()
+    return write_tables(out, (predict_chunk(estimator, names, chunk, request) for chunk in chunks))
+
+
 def resolve_inputs(estimator, typed: str | None, path: Path | None = None, separator: str = ",") -> tuple[str, ...]:
     """Return the input columns of a model: those it was fitted with, or the typed ones if it has no names.
 
@@ -71,7 +78,7 @@ def predict_chunk(estimator, inputs: Sequence[str], chunk: TextChunk, request: P
     import pyarrow as pa
 
     X = pd.DataFrame(chunk.X, columns=list(inputs))
-    found = estimator.prediction_columns(X if estimator.input_names else chunk.X, request)
+    found = estimator.prediction_columns(X if estimator.input_names else X.to_numpy(), request)
     columns = [*chunk.texts.items(), *X.items(), *found.items()]
     names = [name for name, _ in columns]
     if repeated := sorted({name for name in names if names.count(name) > 1}):

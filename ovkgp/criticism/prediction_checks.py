@@ -133,6 +133,8 @@ def _check_rank(estimator, num_outputs: int) -> Check:
     if parts is None:
         return Check(name, conclusion="the kernel has no output matrix", applies=False)
     matrix = sum(part[1] for part in parts).detach().numpy()
+    if not (matrix - np.diag(np.diag(matrix))).any():
+        return Check(name, conclusion="the kernel has independent outputs", applies=False)
     values = np.sort(np.linalg.eigvalsh(matrix))[::-1].clip(0)
     rank = int(np.searchsorted(np.cumsum(values) / values.sum(), EXPLAINED_FRACTION) + 1)
     conclusion = f"{rank} of {num_outputs} directions account for {EXPLAINED_FRACTION:.0%} of the prior variance."

@@ -29,3 +29,6 @@ from ovkgp.datasets.quantiles import make_sine_quantiles as make_sine_quantiles
 from ovkgp.datasets.samples import Sample as Sample
 from ovkgp.datasets.streams import TableStream as TableStream
 from ovkgp.datasets.streams import stream as stream
+from ovkgp.datasets.var_series import make_var_series as make_var_series
+from ovkgp.datasets.wind import WindFarm as WindFarm
+from ovkgp.datasets.wind import make_wind_farm as make_wind_farm

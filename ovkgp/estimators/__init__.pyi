@@ -12,6 +12,7 @@ from ovkgp.estimators.functional.robust import RobustFunctionalRegressor as Robu
 from ovkgp.estimators.functional.triple_basis import KernelAdditiveRegressor as KernelAdditiveRegressor
 from ovkgp.estimators.functional.triple_basis import TripleBasisRegressor as TripleBasisRegressor
 from ovkgp.estimators.quantiles.regressor import InfiniteQuantileRegressor as InfiniteQuantileRegressor
+from ovkgp.estimators.regression.gp_classifier import GPClassifier as GPClassifier
 from ovkgp.estimators.regression.gp_regressor import GPRegressor as GPRegressor
 from ovkgp.estimators.ridge.constrained_orff import ConstrainedORFF as ConstrainedORFF
 from ovkgp.estimators.ridge.manifold_ridge import ManifoldRidge as ManifoldRidge
@@ -21,7 +22,13 @@ from ovkgp.estimators.ridge.ovk_ridge import OVKRidge as OVKRidge
 from ovkgp.estimators.ridge.simplex_classifier import SimplexClassifier as SimplexClassifier
 from ovkgp.estimators.selection.bayes_search import BayesSearchCV as BayesSearchCV
 from ovkgp.estimators.selection.compare_kernels import compare_kernels as compare_kernels
+from ovkgp.estimators.series.backtests import backtest as backtest
+from ovkgp.estimators.series.backtests import compare_backtests as compare_backtests
+from ovkgp.estimators.series.backtests import score_backtest as score_backtest
 from ovkgp.estimators.series.gp_forecaster import GPForecaster as GPForecaster
+from ovkgp.estimators.series.persistence import PersistenceForecaster as PersistenceForecaster
+from ovkgp.estimators.series.splits import rolling_splits as rolling_splits
+from ovkgp.estimators.series.vector_autoregressor import VectorAutoregressor as VectorAutoregressor
 from ovkgp.estimators.storage.storage import load as load
 from ovkgp.estimators.tasks.cost_sensitive import InfiniteCostSensitiveClassifier as InfiniteCostSensitiveClassifier
 from ovkgp.estimators.tasks.one_class import InfiniteOneClassSVM as InfiniteOneClassSVM

@@ -9,6 +9,7 @@ hyperparameters, so that every realization is itself a valid kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from gpytorch.kernels import Kernel
@@ -257,6 +258,18 @@ class ORFF(FeatureMap):
         terms = self.pair.terms
         drawn = zip(terms, self._frequencies(terms), strict=True)
         return stack_features(*(self._term(term, frequencies, X) for term, frequencies in drawn))
+
+    def freeze(self) -> Callable[[Tensor], LinearOperator]:
+        """Return Φ as a function of X whose frequencies are computed once, at the current hyperparameters.
+
+        Returns
+        -------
+        Callable
+            Function from X (..., n, d) to Φ(X), without gradients in the frequencies.
+        """
+        terms = self.pair.terms
+        drawn = list(zip(terms, [part.detach() for part in self._frequencies(terms)], strict=True))
+        return lambda X: stack_features(*(self._term(term, frequencies, self.check(X)) for term, frequencies in drawn))
 
     def _term(self, term: SpectralPair, frequencies: Tensor, X: Tensor) -> FeatureOperator:
         points = X if term.warp is None else term.warp(X)

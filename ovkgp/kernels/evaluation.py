@@ -16,7 +16,7 @@ from operator import add, mul
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, LCMKernel, MultitaskKernel, ProductKernel, ScaleKernel
 from linear_operator import LinearOperator, to_dense, to_linear_operator
-from linear_operator.operators import KroneckerProductLinearOperator, RootLinearOperator
+from linear_operator.operators import KroneckerProductLinearOperator, MatmulLinearOperator, RootLinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
@@ -96,7 +96,7 @@ def _evaluate(kernel: Kernel, x1: Tensor, x2: Tensor, diag: bool) -> Tensor | Li
     if kind is AdditiveKernel:
         parts = [evaluate_kernel(part, x1, x2, diag) for part in kernel.kernels]
         # linear_operator would add a low-rank term to a matrix by a factorization with jitter
-        is_low_rank = [isinstance(part, RootLinearOperator) for part in parts]
+        is_low_rank = [isinstance(part, MatmulLinearOperator | RootLinearOperator) for part in parts]
         is_dense = any(map(torch.is_tensor, parts)) or (any(is_low_rank) and not all(is_low_rank))
         return reduce(add, map(to_dense if is_dense else to_linear_operator, parts))
     if kind is ProductKernel:

@@ -79,9 +79,8 @@ def test_demo_writes_figure_report_and_data_and_prints_results(tmp_path, small):
         *(str(out / name) for name in FILES),
     ):
         assert word in result.output
-    assert [line.split()[0] for line in result.output.splitlines() if "←" in line][1:] == [
-        "←"
-    ]  # the best model, and its fit with NUTS
+    # the best model, its fit with NUTS, and its scores on other data
+    assert [line.split()[0] for line in result.output.splitlines() if "←" in line][1:] == ["←", "←"]
     assert "Note:" not in result.output and "Warning" not in result.output  # the demo reports short chains itself
 
 
@@ -130,11 +129,16 @@ def test_demo_reports_every_step(tmp_path, quick, found):
     assert len(steps) == NUM_STEPS
 
 
-def test_demo_measures_coverage_on_other_data_sets(found):
-    result = found[0]
-    assert result.coverages.shape == (2,) and (result.coverages > 0).all() and (result.coverages <= 1).all()
-    sentence = demo.describe_coverage("ICM", np.array([0.85, 0.95]))
-    assert "on 2 others" in sentence and "ICM cover 90 % on average (85 % to 95 %)" in sentence
+def test_demo_scores_best_model_on_other_data_sets(found):
+    others = found[0].others
+    assert others.shape == (2, 3) and (others[:, [0, 2]] > 0).all() and (others[:, 2] <= 1).all()
+    ocean = demo_models.OceanData.generate(3)
+    assert not np.isclose(others[:, 0], demo_models.evaluate_model(found[0].best, ocean, 3).rmse).any()
+
+
+def test_coverage_sentence_has_mean_and_standard_error():
+    sentence = demo.describe_coverage("ICM", np.array([[0.1, 1.0, 0.85], [0.1, 1.0, 0.95]]))
+    assert "on 2 others" in sentence and "ICM cover 90.0 ± 5.0 % on average, from 85 to 95 %" in sentence
 
 
 def test_demo_rejects_out_that_is_a_file(tmp_path):
@@ -315,12 +319,13 @@ def test_findings_report_poor_sampling(bayesian, monkeypatch):
 def test_score_table_marks_best_model_within_eighty_columns(bayesian):
     trials = {"divergence-free": trial(-1300.0, -1200.0, 0.1, -1.5), "ICM": trial(25.0, -1600.0, 0.2, 1.0)}
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(demo.score_table(trials, bayesian))
+    console.print(demo.score_table(trials, bayesian, np.array([[0.06, 1.2, 0.89]] * 20)))
     lines = [line.split() for line in console.export_text().splitlines() if "%" in line]
     assert lines[1:] == [
         ["divergence-free", "←", "-1300.0", "-1200.0", "0.100", "-1.50", "88", "%", "1.2"],
         ["ICM", "25.0", "-1600.0", "0.200", "1.00", "88", "%", "1.2"],
         ["←", "with", "NUTS", "–", "10.0", "0.100", "1.00", "88", "%", "1.2"],
+        ["←", "20", "other", "sets", "–", "–", "0.060", "1.20", "89", "%", "–"],
     ]
 
 

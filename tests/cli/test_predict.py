@@ -246,3 +246,52 @@ def test_long_tables_take_dates(tmp_path):
     )
     loaded = ovkgp.load(model)
     assert loaded.input_times_ == ["2024-01-05T03:00:00+00:00"] and loaded.training_data()[0].shape == (30, 1)
+
+
+def test_predict_command_on_a_grid_of_inputs(folder, monkeypatch):
+    monkeypatch.setattr("ovkgp.cli.tables.CHUNK_ROWS", 4)
+    options = ["predict", folder / "model.ovkgp", "--grid", "b=-1:3:5, a=0:4:3", "--out", folder / "grid.csv"]
+    assert succeed(*options).startswith("15 rows of predictions")
+    found = pd.read_csv(folder / "grid.csv")
+    points = np.stack(np.meshgrid([0, 2, 4], [-1, 0, 1, 2, 3], indexing="ij"), -1).reshape(-1, 2)
+    np.testing.assert_array_equal(found[["a", "b"]], points)
+    model = ovkgp.load(folder / "model.ovkgp")
+    np.testing.assert_allclose(found[["u_mean", "v_mean"]], model.predict(found[["a", "b"]]), rtol=1e-12)
+
+
+def test_predict_command_on_a_grid_of_a_model_without_names(folder):
+    options = ["predict", folder / "nameless.ovkgp", "--inputs", "a,b", "--grid", "a=1,b=0:4:3", "--quiet"]
+    succeed(*options, "--out", folder / "grid.csv")
+    np.testing.assert_array_equal(pd.read_csv(folder / "grid.csv")[["a", "b"]], [[1, 0], [1, 2], [1, 4]])
+
+
+def test_predict_command_on_a_grid_of_dates(tmp_path):
+    frame = pd.DataFrame({"day": pd.date_range("2026-01-01", periods=20), "x": np.arange(20.0)})
+    ovkgp.OVKRidge(lam=0.1).fit(frame, np.sin(frame["x"]).rename("y")).save(tmp_path / "m.ovkgp")
+    grid = "x=1,day=2026-01-01:2026-01-11:3"
+    succeed("predict", tmp_path / "m.ovkgp", "--grid", grid, "--out", tmp_path / "p.parquet")
+    found = pd.read_parquet(tmp_path / "p.parquet")
+    assert list(found["day"]) == [pd.Timestamp(f"2026-01-{day}") for day in ("01", "06", "11")]
+    expected = ovkgp.load(tmp_path / "m.ovkgp").predict(found[["day", "x"]])
+    np.testing.assert_allclose(found["y_mean"], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ([], ["DATA is missing", "--grid"]),
+        (["table.csv", "--grid", "a=1,b=2"], ["both"]),
+        (["--grid", "a=1,b=2", "--keep", "site"], ["--keep"]),
+        (["--grid", "a=1"], ["'b'"]),
+        (["--grid", "a=1,b=2,c=3"], ["a, b", "c=3"]),
+        (["--grid", "a=1,a=2,b=3"], ["two ranges", "'a'"]),
+        (["--grid", "a=1,b=0:4"], ["b=0:4"]),
+        (["--grid", "a=1,b=0:4:0"], ["b=0:4:0"]),
+        (["--grid", "a=1,b=nan"], ["b=nan"]),
+        (["--grid", "a=0:1:100000,b=0:1:100000"], ["10000000000 points"]),
+        (["--grid", "a=1,b=2026-01-01"], ["b"]),
+    ],
+)
+def test_predict_command_rejects_wrong_grids(folder, options, texts):
+    options = [folder / one if one == "table.csv" else one for one in options]
+    assert_error(invoke("predict", folder / "model.ovkgp", *options, "--out", folder / "p.csv"), *texts)

@@ -75,6 +75,11 @@ def test_rank_of_the_output_matrix_counts_large_eigenvalues():
     assert not features.applies
 
 
+def test_independent_outputs_have_no_rank(table):
+    check = table["rank of the output matrix"]
+    assert not check.applies and check.conclusion == "the kernel has independent outputs"
+
+
 def test_rank_above_the_needed_one_has_advice():
     four = np.column_stack([Y[:, 0], 2 * Y[:, 0], -Y[:, 0], Y[:, 0]]) + 1e-3 * rng.normal(size=(60, 4))
     options = {"hyperparameters": "evidence", "random_state": 0}

@@ -284,17 +284,18 @@ def choose_scale(model: GaussianModel, kernel: str, scale, rng: np.random.Genera
             f"scale must be below {MAX_EXPONENTIAL_EIGENVALUE / largest:.4g} = 0.5/λ_max for the exponential kernel, got "
             f"{scale:.4g}: its second moment is infinite. Use scale='median' or kernel='gaussian'."
         )
-    if scale * squares < MIN_KERNEL_VARIATION and scale * largest < MIN_KERNEL_VARIATION:
+    typical = squares or 2 * np.square(model.coordinates).sum(1).mean()  # most pairs may be equal
+    if scale * typical < MIN_KERNEL_VARIATION and scale * largest < MIN_KERNEL_VARIATION:
         raise OptionError(
             f"scale is too small, got {scale:.4g}: the kernel is constant on the sample up to rounding errors. "
-            f"Use scale='median' ({1 / squares:.4g})."
+            f"Use scale={1 / typical:.4g}."
         )
     if kernel == "gaussian":
-        _check_not_diagonal(model, scale, squares, rng)
+        _check_not_diagonal(model, scale, typical, rng)
     return scale
 
 
-def _check_not_diagonal(model: GaussianModel, scale: float, squares: float, rng: np.random.Generator) -> None:
+def _check_not_diagonal(model: GaussianModel, scale: float, typical: float, rng: np.random.Generator) -> None:
     """Raise or warn if the kernel is nearly zero between different observations, so that the test loses level and power."""
     rows, number = model.coordinates, len(model.coordinates)
     if number > 1000:
@@ -303,7 +304,7 @@ def _check_not_diagonal(model: GaussianModel, scale: float, squares: float, rng:
     # n E k² compares the random part of the statistic with that of the diagonal of its replicates
     neighbors = number * ((Kb**2).sum() - len(Kb)) / (len(Kb) * (len(Kb) - 1))
     reason = f"got {scale:.4g}: the kernel between different observations is close to 0"
-    advice = f"Use scale='median' ({1 / squares:.4g})."
+    advice = f"Use scale={1 / typical:.4g}."
     if neighbors < MIN_NEIGHBORS:
         raise OptionError(f"scale is too large, {reason}, and the test would never reject. {advice}")
     if neighbors < 1:

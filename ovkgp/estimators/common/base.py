@@ -6,6 +6,7 @@ A `PosteriorRegressor` fits `posterior_` in the standardized units of `scaling_`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -130,6 +131,18 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
     has_predictive = has_posterior = True
     calibration_note = NO_LEAVE_ONE_OUT
 
+    @overload
+    def predict(
+        self, X, return_std: Literal[False] = ..., return_cov: Literal[False] = ..., noise: bool = ...
+    ) -> np.ndarray: ...
+    @overload
+    def predict(
+        self, X, return_std: Literal[True], return_cov: Literal[False] = ..., noise: bool = ...
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def predict(
+        self, X, return_std: Literal[False] = ..., *, return_cov: Literal[True, "full"], noise: bool = ...
+    ) -> tuple[np.ndarray, np.ndarray]: ...
     def predict(self, X, return_std=False, return_cov=False, noise=True):
         """Predict at X.
 

@@ -9,7 +9,7 @@ import torch
 from linear_operator import to_dense
 
 from ovkgp.estimators.common.formatting import quote_names
-from ovkgp.estimators.common.named_kernels import FIELDS
+from ovkgp.estimators.common.named_kernels import FIELDS, is_linear
 from ovkgp.estimators.common.summary import ColumnNames, list_active_bounds, pluralize
 from ovkgp.exceptions import FitWarning
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
@@ -164,7 +164,7 @@ def _few_rows(estimator) -> list[str]:
 def _unresolved_lengthscales(estimator) -> list[str]:
     """Compare the number of scalar features with the effective rank 1 / mean ρ² of the correlations ρ between inputs."""
     statistics, features = getattr(estimator, "statistics_", None), getattr(estimator.gp_, "features", None)
-    if statistics is None or features is None:
+    if statistics is None or features is None or is_linear(estimator.gp_.kernel):
         return []
     p, landmarks = estimator.n_outputs_, getattr(statistics, "parts", (statistics,))[0].landmarks.X.double()
     rows = landmarks[:: max(1, len(landmarks) * p // MAX_RANK_ENTRIES)]

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, LinearKernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.checks import as_numbers
@@ -43,6 +43,7 @@ STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
 ALIASES = {"icm": "decomposable"}  # other names of structures
 CANDIDATES = ("independent", "decomposable")  # structures that kernel="auto" compares if outputs are missing
 DEFAULT_BASE_KERNEL = "matern52"  # base_kernel="auto" of a single structure
+LINEAR_TERMS = (ConstantKernel, LinearKernel)  # kernels with finitely many features
 FREE = (FreeMatrix, FullMatrix)  # output matrices with a free scale per output
 
 
@@ -258,6 +259,8 @@ def approximate(
     num_frequencies = num_features(num_frequencies, approximation)
     if approximation == "orff":
         return random_features(kernel, X.shape[1], num_frequencies, seed)
+    if is_linear(kernel):
+        return linear_features(kernel, X.shape[1])
     distinct = torch.unique(X, dim=0)
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))
     return Nystrom(kernel, distinct[order[:num_frequencies]])
@@ -265,14 +268,37 @@ def approximate(
 
 def random_features(
     kernel: Kernel, num_dims: int, num_frequencies: int, seed: int, block_size: int | None = None
-) -> ORFF:
-    """Make random features, orthogonal if the frequency distribution allows; in blocks that are never stored if a size is given."""
+) -> FeatureMap:
+    """Make random features, orthogonal if the frequency distribution allows; in blocks that are never stored if a size is given.
+
+    Those of a linear kernel are exact and not random.
+    """
+    if is_linear(kernel):
+        return linear_features(kernel, num_dims)
     pair = spectral_pair(kernel, num_dims=num_dims)
     sampler = "orthogonal" if all(term.isotropic for term in pair.terms) else "iid"
     options = {"num_dims": num_dims, "sampler": sampler, "random_state": seed}
     if block_size is None:
         return ORFF(kernel, num_frequencies, **options)
     return BlockedORFF(kernel, num_frequencies, block_size, **options)
+
+
+def is_linear(kernel: Kernel) -> bool:
+    """Whether a kernel is c + v ⟨x, z⟩, times one output matrix if there are several outputs."""
+    parts = components(kernel)
+    return parts is not None and len(parts) == 1 and _is_linear_term(parts[0][0])
+
+
+def _is_linear_term(kernel: Kernel) -> bool:
+    if isinstance(kernel, AdditiveKernel):
+        return all(map(_is_linear_term, kernel.kernels))
+    return _is_linear_term(kernel.base_kernel) if isinstance(kernel, ScaleKernel) else type(kernel) in LINEAR_TERMS
+
+
+def linear_features(kernel: Kernel, num_dims: int) -> Nystrom:
+    """Make the features of a linear kernel: landmarks at the origin and the unit vectors determine its functions."""
+    unit = torch.eye(num_dims, dtype=torch.float64)
+    return Nystrom(kernel, torch.cat([torch.zeros_like(unit[:1]), unit]))
 
 
 def _has_pair(kernel: Kernel) -> bool:

@@ -43,7 +43,7 @@ def input_table(estimator, X, *, reset: bool) -> np.ndarray:
     Check its columns, or store them if `reset`.
     """
     fitted = None if reset else getattr(estimator, "input_times_", None)
-    X, times = to_days(_dense(X, "X"), fitted)
+    X, times = to_days(as_dense_array(X, "X"), fitted)
     names = output_names(X)
     # the memory layout would change the order of sums, and so the last digits
     options = {"dtype": [np.float64, np.float32], "order": "C", "ensure_all_finite": False}
@@ -94,12 +94,12 @@ def check_reach(X: np.ndarray, labels: Sequence, lengthscale: float) -> None:
         )
 
 
-def _dense(values, name: str):
+def as_dense_array(values, name: str):
     """Convert tensors and masked arrays as `as_array` does; reject sparse ones."""
     if sparse.issparse(values):
         raise InputError(f"{name} must be dense, got a sparse {type(values).__name__}. Pass {name}.toarray().")
     if torch.is_tensor(values) and values.layout is not torch.strided:
-        raise InputError(f"{name} must be dense, got a sparse tensor. Pass {name}.to_dense().")
+        raise InputError(f"{name} must be dense, got a sparse tensor. Pass {name}.toas_dense_array().")
     return as_array(values)
 
 
@@ -129,7 +129,7 @@ def select_rows(X, rows: np.ndarray):
 def convert_output_times(estimator, Y, *, reset: bool):
     """Return Y with dates in days since those of the fit, NaN where missing; check its columns, or store them if `reset`."""
     fitted = None if reset else getattr(estimator, "output_times_", None)
-    Y, times = to_days(_dense(Y, "Y"), fitted, "Y")
+    Y, times = to_days(as_dense_array(Y, "Y"), fitted, "Y")
     if not reset:
         names = estimator.output_names_
         p = len(names) if np.ndim(Y) > 1 and np.shape(Y)[1] == len(names) else 1
@@ -148,7 +148,7 @@ def output_table(Y, X: np.ndarray | None) -> tuple[np.ndarray, list[str] | None,
     """
     if Y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
-    names, Y = output_names(Y), to_days(_dense(Y, "Y"), name="Y")[0]
+    names, Y = output_names(Y), to_days(as_dense_array(Y, "Y"), name="Y")[0]
     options = {"dtype": [np.float64, np.float32], "order": "C", "ensure_all_finite": "allow-nan", "input_name": "Y"}
     with raise_input_errors("Y"):
         table = check_array(Y, ensure_2d=False, **options)

@@ -58,6 +58,13 @@ class ExactColumns:
         found = [_log_squares(*self._log_columns(part), projection) for part in parts]
         return torch.cat(found).numpy() - np.log(len(self.rows))
 
+    def log_mean_squares(self, points: np.ndarray) -> np.ndarray:
+        """Return log S_n(x, x) (m,) at points (m, d), the logarithms of means of k(X_i, x)²."""
+        parts = split_rows(points, len(self.rows))
+        return torch.cat([torch.logsumexp(2 * self._log_columns(part)[0], 1) for part in parts]).numpy() - np.log(
+            len(self.rows)
+        )
+
     def _log_columns(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return log |k(x, X_i)| (m, n) and the sign of k(x, X_i)."""
         kernel, rows = self.kernel, torch.from_numpy(self.rows)

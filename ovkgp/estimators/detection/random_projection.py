@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 import numpy as np
@@ -16,11 +17,14 @@ from ovkgp.estimators.detection.base import DETECTOR_ATTRIBUTES, OutlierDetector
 from ovkgp.estimators.detection.columns import CHUNK_ENTRIES, ExactColumns, LowRankColumns
 from ovkgp.estimators.detection.projection_selection import chi_square_values, choose_projection
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import FitWarning, OptionError
 
 MAX_SELECTION_ROWS = 500  # half of them are tested against the other half
 SELECTION_RATIOS = np.geomspace(2.0, 0.02, 41)  # of the candidate lengthscales to the median distance
 SELECTION_PROJECTIONS = (2, 10, 50, 200)
+NUM_DISTANT_POINTS = 200  # that show whether random features resolve the lengthscale
+DISTANCE = 1e4  # of these points, relative to the largest distance of a row
+MAX_MISSED = 0.05  # fraction of them that may be missed without a warning
 
 
 @storable(
@@ -56,7 +60,8 @@ class RandomProjectionDetector(OutlierDetector):
         of flagged rows grows as the lengthscale decreases.
     approximation : {"exact", "nystrom", "orff"}, default="exact"
         Whether to replace the kernel matrix by a low-rank one, from landmarks or random features (KT-59). Random features
-        have errors of about 1/√num_frequencies also where the kernel is small, which hide outliers if the lengthscale is short.
+        have errors of about 1/√num_frequencies also where the kernel is small, which hide outliers if the lengthscale is short:
+        the fit warns if points far from all rows would not be flagged.
     num_frequencies : int, default=300
         Number of landmarks (at most n) or random frequencies. Should be large compared with `num_projections`.
     scale_inputs : bool, default=True
@@ -186,6 +191,8 @@ class RandomProjectionDetector(OutlierDetector):
                 projected = self._columns.project(rows, directions, self.leave_one_out)
             self._projection, self._log_variances, self._own_log_statistics = projected
             self.held_out_scores_, self.offset_ = self._score_training_rows(), float(self.alpha)
+            if self.approximation == "orff":
+                self._warn_about_resolution(rows, rng)
         return self
 
     def _select(self, rows: np.ndarray, rng: np.random.Generator) -> float:
@@ -209,6 +216,23 @@ class RandomProjectionDetector(OutlierDetector):
             return LowRankColumns(self.kernel_, len(rows), None, rows[chosen])
         features = random_features(self.kernel_, rows.shape[1], self.num_frequencies, int(rng.integers(2**31)))
         return LowRankColumns(self.kernel_, len(rows), features, None)
+
+    def _warn_about_resolution(self, rows: np.ndarray, rng: np.random.Generator) -> None:
+        """Warn if points arbitrarily far from the rows, where only the error of the features is left of S(x), are not flagged."""
+        exact = ExactColumns(self.kernel_, rows)
+        center, directions = rows.mean(0), rng.standard_normal((NUM_DISTANT_POINTS, rows.shape[1]))
+        distances = DISTANCE * rng.uniform(1, 2, (NUM_DISTANT_POINTS, 1)) * (1 + np.abs(rows - center).max())
+        points = center + distances * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        # those where the kernel itself is zero: it does not decay if it is periodic
+        points = points[exact.log_mean_squares(points) < np.log(1e-6)]
+        missed = float((self._score(points) >= self.alpha).mean()) if len(points) else 0.0
+        if missed > MAX_MISSED:
+            warnings.warn(
+                f"{self.num_frequencies} random frequencies are too few for this lengthscale: {missed:.0%} of points arbitrarily far from the rows are not flagged as outliers. "
+                'Use approximation="nystrom" or "exact", a longer lengthscale or more frequencies.',
+                FitWarning,
+                stacklevel=3,
+            )
 
     def _score(self, points: np.ndarray) -> np.ndarray:
         log_s = self._columns.log_statistics(points, self._projection)

@@ -50,7 +50,6 @@ from ovkgp.inference import noise_path
 from ovkgp.inference.algebra.kronecker import KroneckerSolver
 from ovkgp.inference.posteriors.exact import KroneckerPosterior
 from ovkgp.inference.posteriors.posterior import Posterior
-from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.tasks.coordinate_posterior import (
     CoordinateEntries,
     CoordinatePosterior,
@@ -221,10 +220,6 @@ def _fit_entries(estimator, X: np.ndarray, data: FunctionalData, coordinates: Cu
     (lams, noises), best = _noise_levels(estimator, len(data)), 0
     latent = CurveRidge(estimator.kernel, estimator.lengthscale, torch.from_numpy(coordinates.variances))
     if len(lams) > 1:
-        if len(entries) > MAX_DENSE_ENTRIES and not entries.has_few_gaps:
-            raise OptionError(
-                f"Several lam are not supported with gaps and more than {MAX_DENSE_ENTRIES} values, got {len(entries)}. Use one lam."
-            )
         path = curve_path(latent.make_kernel(X), latent.variances, to_tensor(X), entries, torch.from_numpy(noises))
         best = _select_level(estimator, path, lams, noises, projected)
     estimator.latent_ = latent.fit(X, entries, float(noises[best]))

@@ -9,9 +9,8 @@ a priori with variances t, and are observed with the noise σ² of an orthonorma
 
 from __future__ import annotations
 
-import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -166,8 +165,10 @@ def collect_entries(
 ) -> tuple[CoordinateEntries, ProjectedCurves]:
     """Return values √η y with basis √η h of each curve, rotated to at most ρ values, and what is outside of the basis."""
     relative = data.counts / np.mean(data.counts) if weighting == "points" else np.ones(len(data))
-    basis, targets, total, jacobian = [], [], 0.0, 0.0
     on_grid = None if data.is_ragged else coordinates.rows(as_columns(data.grid))
+    if on_grid is not None and quadrature == "mean" and data.counts.max() <= len(coordinates.variances):
+        return _collect_table(data, on_grid, np.sqrt(relative / data.counts))
+    basis, targets, total, jacobian = [], [], 0.0, 0.0
     for i, (factor, (points, values)) in enumerate(zip(relative, data.curves(), strict=True)):
         weights = quadrature_weights(points, data.domain, quadrature) * factor
         roots = np.sqrt(weights)
@@ -177,16 +178,25 @@ def collect_entries(
         total += float(targets[-1].square().sum())
         jacobian += float(np.log(weights).sum()) / 2
     entries = CoordinateEntries.compress(basis, targets, [1.0] * len(basis))
-    if not data.is_ragged and quadrature == "mean" and data.counts.max() <= len(coordinates.variances):
-        scales = [math.sqrt(factor / len(H)) for factor, H in zip(relative, basis, strict=True)]
-        entries = replace(
-            entries,
-            columns=torch.from_numpy(np.nonzero(~np.isnan(data.values))[1]),
-            grid_basis=torch.from_numpy(on_grid),
-            row_scales=torch.tensor(scales, dtype=torch.float64),
-        )
     outside = max(total - float(entries.values.square().sum()), 0.0)
     return entries, ProjectedCurves(entries.values, outside, int(data.counts.sum()), jacobian)
+
+
+def _collect_table(
+    data: FunctionalData, basis: np.ndarray, scales: np.ndarray
+) -> tuple[CoordinateEntries, ProjectedCurves]:
+    """Return the values of curves on a common grid with basis (m, ρ), times the scale of each curve (n,)."""
+    rows, columns = np.nonzero(~np.isnan(data.values))
+    values = torch.from_numpy(data.values[rows, columns] * scales[rows])
+    entries = CoordinateEntries(
+        torch.from_numpy(rows),
+        torch.from_numpy(basis),
+        values,
+        torch.ones_like(values),
+        torch.from_numpy(columns),
+        torch.from_numpy(scales),
+    )
+    return entries, ProjectedCurves(values, 0.0, len(values), float((data.counts * np.log(scales)).sum()))
 
 
 @storable_record

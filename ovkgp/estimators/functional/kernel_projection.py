@@ -119,7 +119,9 @@ class KernelProjectionRegressor(BasisRegressor):
     Notes
     -----
     Complexity: O(n³ + m d² + n² d) for complete curves; with gaps or different points O(N³) for N = Σ_i min(m_i, d) ≤ 5000, else
-    O(n² d + n d²) per iteration of conjugate gradients; O(n³ + m³ + q³ + n q (n + m)) for q missing values on a grid with m ≤ d points.
+    O(n² d + Σ_i m_i d) per iteration of conjugate gradients and O(n R² + R³) for bands, the evidence and each of several λ, where R products of
+    eigenfunctions of the two kernels have a variance above 1e-5 of that of the noise; O(n³ + m³ + q³ + n q (n + m)) for q missing values on a grid
+    with m ≤ d points.
 
     Examples
     --------

@@ -103,8 +103,8 @@ class RobustFunctionalRegressor(BasisRegressor):
     uncertainty : {"variational", "student_t"} or None, default=None
         Bands from a Gaussian approximation of the posterior under the normalized likelihood of the loss, of single values for p = 1
         and of whole curves for p = 2, or under a Student-t likelihood with 4 degrees of freedom. If None, there are no bands, as always
-        for "insensitive". With p = 2 bands cover if whole curves are outlying; if a tenth of the single values is, 90 % bands cover
-        76 %: use p = 1 there.
+        for "insensitive". With p = 2 a scale for prior and noise follows from sums of squares of curves, in which single outlying values count, and
+        the noise of a new curve from regular values. If single values are outlying, p = 1 has narrower bands.
     output_kernel, output_lengthscale, num_functions, kernel, lengthscale, lam, convention, curve_weighting, quadrature,
     fit_intercept, selection, verbose
         As for `FunctionalRidge`. Several λ are compared by 5-fold cross-validation, as the parameter of the loss. The intercept of
@@ -399,10 +399,11 @@ class RobustFunctionalRegressor(BasisRegressor):
         noise = self.noise_ / (self.parameter_ if self.loss == "log_cosh" else 1.0)
         model = WeightedCurves(self._input_kernel, self.coordinates_, X, data, noise, by_curve)
         unit = noise * (1.0 if by_curve else self._points_per_curve)  # of ‖·‖² in L², or of a value
-        start = np.clip(density.weight(model.residuals(self.function_) / unit, model.sizes, unit), 1e-3, 1.0)
-        weights, scale = start, 1.0
+        squares = model.residuals(self.function_) / unit
+        weights = np.clip(density.weight(squares, model.sizes, unit), 1e-3, 1.0)
+        mean_weights = np.clip(self._loss_density().weight(squares, model.sizes, unit), 1e-3, 1.0)
         for _ in range(NUM_CALIBRATIONS):
-            scale = model.robust_scale(weights)
+            scale, noise_scale = model.robust_scales(weights, mean_weights)
             found = fit_weights(density, model.condition, model.sizes, unit, weights, scale)
             weights = found.weights
         self.coordinates_ = model.coordinates
@@ -410,15 +411,15 @@ class RobustFunctionalRegressor(BasisRegressor):
         self.weights_ = model.expand(found.weights)
         latent = CurveRidge(self._input_kernel, "median", to_tensor(self.coordinates_.variances))
         self.latent_ = latent.fit(X, model.entries(found.weights), noise)
-        self._predictive_noise = scale * noise * self._points_per_curve
+        self._predictive_noise = noise_scale * noise * self._points_per_curve
 
     def _density(self) -> RobustDensity:
         """Return the normalized density of residuals: of ‖r‖ in L² of curves, or of single values."""
-        if self.uncertainty == "student_t":
-            return StudentDensity()
-        if self.loss == "log_cosh":
-            return LogCoshDensity(self.parameter_)
-        return HuberDensity(self.parameter_)
+        return StudentDensity() if self.uncertainty == "student_t" else self._loss_density()
+
+    def _loss_density(self) -> RobustDensity:
+        """Return the density whose mode is the fit; for p=inf approximately, by single values."""
+        return LogCoshDensity(self.parameter_) if self.loss == "log_cosh" else HuberDensity(self.parameter_)
 
     def _predict_remainder(self, X: np.ndarray, points: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray | None]:
         covariance = None if form == "none" else self._predict_posterior(X, points, form)[1]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from linear_operator import to_dense
+from scipy.optimize import brentq
+from scipy.stats import chi2
 from torch import Tensor
 
 from ovkgp.estimators.functional.coordinates import CurveCoordinates
@@ -29,7 +31,20 @@ MIN_COORDINATE, MIN_FEATURE = 1e-2, 1e-6
 """Variances t_r max_a s_a of coordinates and s_a t_r of coefficients, relative to the noise σ², up to which they are dropped. The data would
 reduce the variance t_r of a dropped coordinate by at most a hundredth."""
 MIN_REGULAR_WEIGHT = 0.25
+MIN_NOISE_SCALE, MAX_NOISE_SCALE = 1e-4, 4.0  # of the noise of regular values, relative to the average noise
 CHI_SQUARE_MEDIAN = 0.4549364  # of one degree of freedom
+
+
+def _regular_noise(squares: Tensor, latent: Tensor, noise: float, largest: float) -> float:
+    """Return the c ≤ `largest` with the median of squares over latent + c noise that normal residuals have."""
+
+    def excess(log_scale: float) -> float:
+        return float((squares / (latent + np.exp(log_scale) * noise)).median()) - CHI_SQUARE_MEDIAN
+
+    ends = np.log(MIN_NOISE_SCALE / MAX_NOISE_SCALE * largest), np.log(largest)
+    if excess(ends[1]) >= 0 or excess(ends[0]) <= 0:
+        return float(np.exp(ends[1] if excess(ends[1]) >= 0 else ends[0]))
+    return float(np.exp(brentq(excess, *ends, xtol=1e-3)))
 
 
 @dataclass(frozen=True)
@@ -111,26 +126,41 @@ class WeightedCurves:
             logdet = logdet + len(p) * np.log(self.eta)
         return GaussianFit(self._sum(errors), self._sum(variances), float(quadratic), float(logdet))
 
-    def robust_scale(self, weights: np.ndarray) -> float:
-        """Return s² such that the median of squared leave-one-curve-out residuals over their variances is that of a normal one.
+    def robust_scales(self, weights: np.ndarray, mean_weights: np.ndarray | None = None) -> tuple[float, float]:
+        """Return the scale s² of prior and noise, and that of the noise of a regular value, from leave-one-curve-out residuals.
 
-        Values with a weight below 1/4 do not count; variances include the noise mσ² of a regular value. With the posterior covariance S of
-        the values of a curve, R = diag(p)^½ and B = I − RSR, the residuals are R⁻¹B⁻¹R(y − f̂), and variances those of R⁻¹(B⁻¹ − I)R⁻¹.
+        With weights of values, both are such that the median of squared residuals over their variances is that of a normal one, where
+        values with a weight below 1/4 do not count and variances include the noise mσ² of a regular value. With weights of curves, the
+        median over curves of their sums of squares, relative to those expected, is s²: outlying values in all curves count, as they do in
+        the fit. The noise of a regular value follows from the median of values, given the variances of f.
+        `mean_weights` are those of the fit at the center of the bands, if it is another one.
         """
-        found, ratios = self._condition(weights), []
-        missed, counts = self.values - found.fitted, self.counts.tolist()
-        for Psi, r, root in zip(
-            *(x.split(counts) for x in (self.features, missed, found.precisions.sqrt())), strict=True
-        ):
+        found = self._condition(weights)
+        center = found if mean_weights is None else self._condition(mean_weights)
+        latent, noise = self._leave_curves_out(found)[1], self.noise / self.eta
+        squares = self._leave_curves_out(center)[0].square()
+        regular = found.precisions * noise > MIN_REGULAR_WEIGHT
+        regular = regular if bool(regular.any()) else torch.ones_like(regular)
+        if not self.by_curve:
+            scale = max(float((squares / (latent + noise))[regular].median()) / CHI_SQUARE_MEDIAN, 1e-12)
+            return scale, scale
+        medians = chi2.median(self.counts) / self.counts  # of sums of squares, relative to their means
+        expected = torch.from_numpy(self._sum(latent + 1 / found.precisions) * medians)
+        is_regular = torch.from_numpy(self._sum(regular.double())) > 0
+        scale = max(float((torch.from_numpy(self._sum(squares)) / expected)[is_regular].median()), 1e-12)
+        return scale, _regular_noise(squares[regular], scale * latent[regular], noise, MAX_NOISE_SCALE * scale)
+
+    def _leave_curves_out(self, found: _Conditioned) -> tuple[Tensor, Tensor]:
+        """Return residuals (N,) of all values given the other curves, and the variances of f there."""
+        errors, variances, counts = [], [], self.counts.tolist()
+        missed, roots = self.values - found.fitted, found.precisions.sqrt()
+        for Psi, r, root in zip(*(x.split(counts) for x in (self.features, missed, roots)), strict=True):
             scaled = Psi * root.unsqueeze(-1)
             B = torch.eye(len(r), dtype=torch.float64) - scaled @ found.covariance @ scaled.mT
             inverse = torch.cholesky_inverse(safe_cholesky(B))
-            error = inverse @ (root * r) / root
-            latent = (inverse.diagonal() - 1).clamp_min(0) / root.square()
-            ratios.append(error.square() / (latent + self.noise / self.eta))
-        ratios = torch.cat(ratios)
-        regular = found.precisions * self.noise / self.eta > MIN_REGULAR_WEIGHT
-        return max(float((ratios[regular] if bool(regular.any()) else ratios).median()) / CHI_SQUARE_MEDIAN, 1e-12)
+            errors.append(inverse @ (root * r) / root)
+            variances.append((inverse.diagonal() - 1).clamp_min(0) / root.square())
+        return torch.cat(errors), torch.cat(variances)
 
     def expand(self, weights: np.ndarray) -> np.ndarray:
         """Return weights (n,) of curves, or (n, m) of values with NaN where missing; a vector of all values if ragged."""

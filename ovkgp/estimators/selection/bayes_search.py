@@ -23,6 +23,7 @@ from ovkgp.estimators.selection.interruptible_folds import Folds, record_interru
 from ovkgp.estimators.selection.search_space import (
     Point,
     check_parameters,
+    count_points,
     decode_point,
     make_space,
     propose,
@@ -35,7 +36,7 @@ from ovkgp.exceptions import FitWarning, InputError, OptionError
 class BayesSearchCV(BaseSearchCV):
     """Bayesian optimization of the parameters of any scikit-learn estimator under cross-validation.
 
-    The first `n_startup` candidates are scrambled Sobol points of the search space. Each of the other `n_iter` maximizes the
+    The first `n_startup` of `n_iter` candidates are scrambled Sobol points of the search space. Each of the others maximizes the
     expected improvement of the mean score under a Gaussian process (Matérn-5/2, ARD) fitted to all scores so far. All candidates are
     scored on the same folds; the best is refitted to all data. Requires optuna: `pip install ovkgp[search]`.
 
@@ -47,9 +48,9 @@ class BayesSearchCV(BaseSearchCV):
         Values per parameter name (`step__name` if nested): `(low, high)`, integers if both bounds are integers;
         `(low, high, "log")`; a list of choices; or an optuna distribution.
     n_startup : int, default=27
-        Number of Sobol points (LT-106).
-    n_iter : int, default=50
-        Number of candidates that maximize the expected improvement (LT-106).
+        Number of candidates that are Sobol points (LT-106).
+    n_iter : int, default=77
+        Number of candidates in total (LT-106). A finite space with fewer points is searched completely, each point once.
     scoring : str, callable, list, tuple or dict, default=None
         As in `GridSearchCV`. Of several metrics, the one named by `refit` is maximized, otherwise the first.
     cv : int, splitter or iterable, default=None
@@ -88,7 +89,7 @@ class BayesSearchCV(BaseSearchCV):
     Ctrl-C discards the current candidate, warns, and refits the best candidate so far. Unlike in `GridSearchCV`, weights passed to
     `fit` reach the scorer only if metadata routing requests it.
 
-    Complexity: n_startup + n_iter cross-validations and one fit, plus O(n³) for the n-th candidate (0.1 to 0.5 s each).
+    Complexity: n_iter cross-validations and one fit, plus O(n³) for the n-th candidate (0.1 to 0.5 s each).
 
     References
     ----------
@@ -102,7 +103,7 @@ class BayesSearchCV(BaseSearchCV):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(30, 10))
     >>> y = X[:, 0] + rng.normal(size=30)
-    >>> search = ovkgp.BayesSearchCV(Ridge(), {"alpha": (1e-2, 1e3, "log")}, n_startup=5, n_iter=3, random_state=0).fit(X, y)
+    >>> search = ovkgp.BayesSearchCV(Ridge(), {"alpha": (1e-2, 1e3, "log")}, n_startup=5, n_iter=8, random_state=0).fit(X, y)
     >>> len(search.cv_results_["params"]), 1 < search.best_params_["alpha"] < 1000, search.predict(X).shape
     (8, True, (30,))
     """
@@ -117,7 +118,7 @@ class BayesSearchCV(BaseSearchCV):
         search_spaces,
         *,
         n_startup=27,
-        n_iter=50,
+        n_iter=77,
         scoring=None,
         cv=None,
         refit=True,
@@ -210,7 +211,7 @@ class BayesSearchCV(BaseSearchCV):
     def _check_options(self) -> dict:
         """Check all options before the first fit, and return the search space."""
         check_integer("n_startup", self.n_startup)
-        check_integer("n_iter", self.n_iter, 0)
+        check_integer("n_iter", self.n_iter)
         if self.timeout is not None and not (isinstance(self.timeout, Real) and self.timeout > 0):
             raise OptionError(f"timeout must be a positive number of seconds or None, got {self.timeout!r}.")
         space = make_space(self.search_spaces)
@@ -220,7 +221,8 @@ class BayesSearchCV(BaseSearchCV):
 
     def _search(self, journal: SearchJournal, folds: Folds, score: Callable) -> None:
         """Evaluate candidates until there are enough, the time is over, or Ctrl-C."""
-        start_time, total, trials = time.monotonic(), self.n_startup + self.n_iter, journal.trials
+        start_time, trials = time.monotonic(), journal.trials
+        total = int(min(self.n_iter, count_points(journal.space)))
         self.interrupted_, timeout = False, math.inf if self.timeout is None else self.timeout
         bar = tqdm(total=total, initial=min(len(trials), total), desc="search", disable=not self.verbose)
         try:

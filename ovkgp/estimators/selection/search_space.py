@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, product
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,6 +22,7 @@ from ovkgp.features.spectral.base_samples import sobol_points
 
 EXPECTED_FORMS = '(low, high), (low, high, "log"), a list of choices, or an optuna distribution'
 Point = dict[str, float | int]
+MAX_SOBOL_STEPS = 32  # Sobol points tried before the points of a finite space in order
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,24 @@ class Dimension:
     step: float | None = None
     choices: tuple = ()
 
+    @property
+    def num_values(self) -> float:
+        """Number of values, infinite if continuous."""
+        return math.inf if self.step is None else math.floor((self.high - self.low) / self.step + 1e-9) + 1
+
+    def value(self, index: int) -> float | int:
+        """Return a value by its index."""
+        value = self.low + self.step * index
+        return float(value) if self.kind == "float" else int(value)
+
+    def index(self, value: float | int) -> int:
+        """Return the index of a value."""
+        return round((value - self.low) / self.step)
+
     def quantile(self, u: float) -> float | int:
         """Return the u-quantile of the (log-)uniform distribution, u in (0, 1)."""
         if self.step is not None and not self.log:
-            number = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-            value = self.low + self.step * min(int(u * number), number - 1)
+            value = self.value(min(int(u * self.num_values), self.num_values - 1))
         elif self.kind == "int":  # on a log scale: each integer has the mass of its unit interval
             value = round(_interpolate(self.low - 0.5, self.high + 0.5, u, log=True))
         else:
@@ -166,15 +181,37 @@ def propose(
     """Return the next point to evaluate: a Sobol point for the first `n_startup`, or while fewer than two trials have succeeded.
 
     A score that is not finite is a failure. The surrogate uses the worst score so far for it: without it, the point would be proposed
-    again. Complexity: O(n³) for n trials.
+    again. In a finite space, a point that was evaluated is replaced by another one. Complexity: O(n³) for n trials.
     """
     number, scores = len(points), np.asarray(scores, dtype=float)
     good = np.isfinite(scores)
     if number < n_startup or good.sum() < 2:
-        return compute_sobol_point(space, number, seed)
-    values = np.where(good, scores, scores[good].min())
-    proposal_seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
-    return _maximize_expected_improvement(space, points, values.tolist(), proposal_seed)
+        point = compute_sobol_point(space, number, seed)
+    else:
+        values = np.where(good, scores, scores[good].min())
+        proposal_seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+        point = _maximize_expected_improvement(space, points, values.tolist(), proposal_seed)
+    return point if math.isinf(count_points(space)) else _avoid_evaluated(space, point, points, seed)
+
+
+def count_points(space: Mapping[str, Dimension]) -> float:
+    """Return the number of points of a space, infinite if a dimension is continuous."""
+    return math.prod(dimension.num_values for dimension in space.values())
+
+
+def _avoid_evaluated(space: Mapping[str, Dimension], point: Point, points: Sequence[Point], seed: int) -> Point:
+    """Return the point, or another one of a finite space if it is among `points`: the next Sobol point, or the first in order."""
+
+    def index(point: Point) -> tuple[int, ...]:
+        return tuple(dimension.index(point[name]) for name, dimension in space.items())
+
+    evaluated = {index(one) for one in points}
+    following = (compute_sobol_point(space, len(points) + k, seed) for k in range(1, MAX_SOBOL_STEPS))
+    ordered = (
+        {name: dimension.value(i) for (name, dimension), i in zip(space.items(), indices, strict=True)}
+        for indices in product(*(range(dimension.num_values) for dimension in space.values()))
+    )
+    return next(one for one in chain([point], following, ordered) if index(one) not in evaluated)
 
 
 def compute_sobol_point(space: Mapping[str, Dimension], number: int, seed: int) -> Point:

@@ -1,9 +1,5 @@
-"""Forecasters of several series at once."""
+"""Forecasters of several series at once, backtests, and tables of windows for regressors."""
 
-from ovkgp.estimators.series.forecast import Forecast
-from ovkgp.estimators.series.gp_forecaster import GPForecaster
-from ovkgp.estimators.series.series_data import SeriesFormat as SeriesFormat
-from ovkgp.estimators.series.series_data import read_series as read_series
-from ovkgp.estimators.series.time_structure import Season, Structure
+from ovkgp.lazy import lazy_names
 
-__all__ = ["Forecast", "GPForecaster", "Season", "Structure"]
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -183,6 +183,24 @@ def read_series(
     return SeriesData([replace(part, group=label) for part, label in zip(read, labels, strict=True)], form)
 
 
+def read_continuation(series, earlier: Series, form: SeriesFormat, name: str = "series") -> Series:
+    """Read rows that continue a series, with rows of NaN at the steps between them; rows without stamps follow directly."""
+    part = read_series(series, regular=True, fitted=form, name=name).only(name)
+    if form.kind == "position":
+        return Series(part.values, None, earlier.times[-1] + 1 + np.arange(len(part)))
+    last = earlier.stamps[-1]
+    if part.stamps is None:
+        stamps = form.future_stamps(last, len(part))
+        return Series(part.values, stamps, form.times(stamps))
+    if not part.stamps[0] > last:
+        raise InputError(
+            f"{name} must continue the fitted series, whose last stamp is {last}, got rows from {part.stamps[0]}. Pass only later rows."
+        )
+    values = np.concatenate([np.full((1, form.num_outputs), np.nan), part.values])
+    joined = _make_part(values, part.stamps.insert(0, last), form, regular=True, name=name)
+    return Series(joined.values[1:], joined.stamps[1:], joined.times[1:], joined.num_gaps + part.num_gaps)
+
+
 def _is_list_of_series(series) -> bool:
     """Return whether a list holds arrays or frames, unlike a nested list of numbers."""
     kinds = np.ndarray | torch.Tensor | pd.DataFrame | pd.Series

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from gpytorch.kernels import Kernel
@@ -31,6 +32,8 @@ from ovkgp.estimators.storage.models import (
 )
 from ovkgp.estimators.storage.values import decode, decode_options, encode, encode_options
 from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
+
+EstimatorClass = TypeVar("EstimatorClass", bound=type)
 
 ESTIMATORS: dict[str, SavedAttributes] = {}  # classes that a file may hold, by name
 
@@ -92,14 +95,14 @@ def storable(
     builder: ModelBuilder | None = None,
     parts: tuple[str, ...] = (),
     finish: Callable[[BaseEstimator], None] = lambda estimator: None,
-) -> Callable[[type], type]:
+) -> Callable[[EstimatorClass], EstimatorClass]:
     """Make a class decorator that registers the fitted attributes to save.
 
     `required` and `optional` are names of fitted attributes that `encode` knows, `builder` makes the model `gp_`, whose
     `posterior_` is computed again, `parts` are attributes that are estimators, if they are set, and `finish` computes what is not stored.
     """
 
-    def register(kind: type) -> type:
+    def register(kind: EstimatorClass) -> EstimatorClass:
         names = ("feature_names_in_", "input_times_", "output_times_", *optional)
         ESTIMATORS[kind.__name__] = SavedAttributes(kind, required, names, builder, parts, finish)
         return kind

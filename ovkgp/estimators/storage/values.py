@@ -63,6 +63,7 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import Landmarks
 from ovkgp.inference.sampling.arviz_data import groups_of, to_arviz_object
 from ovkgp.inference.stacking.candidates import CoupledCandidate, IndependentCandidate
+from ovkgp.inference.stacking.class_mixture import ClassComponent, ClassMixture
 from ovkgp.inference.stacking.output_draws import Draws
 from ovkgp.inference.stacking.stack import CandidateScore
 from ovkgp.inference.statistics.statistics import Statistics
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     import xarray
 
 _SHARED = (FitReport, Landmarks, Observations, Statistics, TaskMeasure, WeightGaussian, Frame)
-_STACK = (IndependentCandidate, CoupledCandidate, CandidateScore, Draws, PriorSettings)
+_STACK = (IndependentCandidate, CoupledCandidate, CandidateScore, Draws, PriorSettings, ClassComponent, ClassMixture)
 _TASKS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor)
 _DICTIONARIES = (BSplines, Combination, DoublySparse, Eigenfunctions, Fourier, GaussianEigenfunctions, Interpolated)
 _DICTIONARIES += (KernelSections, Learned, PrincipalComponents, RandomFourier, RandomProcesses, TensorProduct, Wavelets)

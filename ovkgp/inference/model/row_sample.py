@@ -52,6 +52,11 @@ class Landmarks:
         columns = (torch.cat([getattr(self, name), getattr(other, name)]) for name in ("X", "observed", "priorities"))
         return Landmarks(*columns)._lowest(limit)
 
+    def __sub__(self, other: Landmarks) -> Landmarks:
+        kept = torch.from_numpy(~np.isin(self.priorities.cpu().numpy(), other.priorities.cpu().numpy()))
+        kept = kept.to(self.X.device)
+        return Landmarks(self.X[kept], self.observed[kept], self.priorities[kept], self.limit)
+
     def _lowest(self, limit: int) -> Landmarks:
         """Select the distinct rows of lowest priority."""
         _, index = np.unique(self.priorities.cpu().numpy(), return_index=True)

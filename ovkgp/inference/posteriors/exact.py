@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from gpytorch.kernels import Kernel
@@ -41,6 +43,11 @@ class ProcessPosterior(FieldPosteriors, Posterior):
     @property
     def noise(self) -> Tensor | None:
         return self.output_noise if self.process.is_observed else None
+
+    @property
+    def draw_noise(self) -> Callable[[], Tensor] | None:
+        """Function that returns the noise of `FunctionDraws`; None if the process was not observed itself."""
+        return None if self.noise is None else lambda: self.output_noise
 
     def prior_mean(self, X: Tensor) -> Tensor:
         """Compute the prior mean of the process at X, (m, q)."""
@@ -91,11 +98,13 @@ class ExactPosterior(ProcessPosterior):
         drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, self.solver.alpha.shape)
         coefficients = self.solver.alpha.flatten().unsqueeze(-1) - self.solver.solve((drawn + noise).flatten(1).mT)
 
+        features = prior.freeze() if self.process.is_observed else partial(self.process.features, prior)
+
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
-            values = self.process.features(prior, X) @ weights[index].mT + self.propagate(X, coefficients[:, index])
+            values = features(X) @ weights[index].mT + self.propagate(X, coefficients[:, index])
             return self.prior_mean(X) + values.mT.unflatten(-1, (-1, self.num_outputs))
 
-        return FunctionDraws(evaluate, k, self.num_dims)
+        return FunctionDraws(evaluate, k, self.num_dims, self.draw_noise)
 
 
 class KroneckerPosterior(ExactPosterior):
@@ -185,7 +194,17 @@ class IndependentPosterior(Posterior):
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
             return torch.cat([draw._evaluate(X, index) for draw in draws], -1)
 
-        return FunctionDraws(evaluate, k, self.num_dims)
+        def evaluate_pairs(X: Tensor, index: Tensor) -> Tensor:
+            return torch.cat([draw._evaluate_pairs(X, index) for draw in draws], -1)
+
+        def noise() -> Tensor:
+            return self.join_noise(torch.cat([draw.noise.flatten(1) for draw in draws], -1))
+
+        return FunctionDraws(evaluate, k, self.num_dims, noise, evaluate_pairs)
+
+    def join_noise(self, variances: Tensor) -> Tensor:
+        """Return the noise covariances (k, p, p) of outputs with these variances (k, p)."""
+        return torch.diag_embed(variances)
 
 
 def stored_observations(posterior: Posterior) -> Observations | None:

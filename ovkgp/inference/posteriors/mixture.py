@@ -7,7 +7,7 @@ The posteriors of all draws are cached if they fit in memory together, and other
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property, partial
 from operator import methodcaller
@@ -120,15 +120,28 @@ class MixturePosterior(Posterior):
         # Recomputed components give the same functions again, from the same seeds.
         cached = {part: draw_from(part) for part in allocation.rows} if getattr(self.parts, "are_cached", True) else {}
 
+        def functions_of(part: int) -> FunctionDraws:
+            return cached[part] if part in cached else draw_from(part)
+
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
             values = X.new_empty(len(index), len(X), self.num_outputs)
-            parts, ranks = allocation.parts[index.numpy()], allocation.ranks[index.numpy()]
-            for part in np.unique(parts).tolist():
-                rows = np.flatnonzero(parts == part)
-                values[rows] = (cached.get(part) or draw_from(part))._evaluate(X, torch.from_numpy(ranks[rows]))
+            for part, rows, ranks in allocation.group(index):
+                values[rows] = functions_of(part)._evaluate(X, ranks)
             return values
 
-        return FunctionDraws(evaluate, k, self.num_dims)
+        def evaluate_pairs(X: Tensor, index: Tensor) -> Tensor:
+            values = X.new_empty(len(index), self.num_outputs)
+            for part, rows, ranks in allocation.group(index):
+                values[rows] = functions_of(part)._evaluate_pairs(X[rows], ranks)
+            return values
+
+        def noise() -> Tensor:
+            found = torch.empty(k, self.num_outputs, self.num_outputs, dtype=torch.float64)
+            for part, rows in allocation.rows.items():
+                found[rows] = functions_of(part).noise
+            return found
+
+        return FunctionDraws(evaluate, k, self.num_dims, noise, evaluate_pairs)
 
     def potential(self, reference=None) -> MixturePosterior:
         """Return the average over the draws of `FieldPosteriors.potential`."""
@@ -193,6 +206,13 @@ class DrawAllocation:
         self.ranks = np.empty(num_draws, dtype=np.int64)
         for rows in self.rows.values():
             self.ranks[rows] = np.arange(len(rows))
+
+    def group(self, index: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield each component of the draws `index` (m,), their positions in it, and their numbers among its draws."""
+        parts, ranks = self.parts[index.numpy()], self.ranks[index.numpy()]
+        for part in np.unique(parts).tolist():
+            rows = np.flatnonzero(parts == part)
+            yield part, torch.from_numpy(rows), torch.from_numpy(ranks[rows])
 
 
 def condition_on_draws(

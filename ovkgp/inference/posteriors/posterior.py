@@ -29,6 +29,7 @@ from ovkgp.kernels.evaluation import evaluate_kernel
 CHUNK_ENTRIES = 1_000_000
 """Approximate number of entries of the largest matrix of one chunk of test points (8 MB in float64)."""
 
+PAIR_ROWS = 32  # functions that are evaluated at each other's rows, to use products of matrices
 VARIANCE_SLACK = 1e-6  # a variance below −1e-6 of the prior's is no round-off: the factorization has failed
 
 
@@ -43,10 +44,23 @@ class FunctionDraws(Sequence):
         Number k of functions.
     num_dims : int
         Number d of input columns.
+    noise : Callable or None, default=None
+        Function that returns the noise covariance of new observations, (p, p) or, for each function, (k, p, p). None if there is none.
+    evaluate_pairs : Callable or None, default=None
+        Function of X (m, d) and an index tensor (m,) with the values (m, p) of the i-th of these functions at the i-th row. If
+        None, they are selected from blocks of `evaluate`.
     """
 
-    def __init__(self, evaluate: Callable[[Tensor, Tensor], Tensor], num_draws: int, num_dims: int):
+    def __init__(
+        self,
+        evaluate: Callable[[Tensor, Tensor], Tensor],
+        num_draws: int,
+        num_dims: int,
+        noise: Callable[[], Tensor] | None = None,
+        evaluate_pairs: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ):
         self._evaluate, self._num_draws, self._num_dims = evaluate, num_draws, num_dims
+        self._noise, self._evaluate_pairs = noise, evaluate_pairs or self._select_pairs
 
     def __len__(self) -> int:
         return self._num_draws
@@ -61,6 +75,35 @@ class FunctionDraws(Sequence):
             raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}.")
         position = torch.tensor([index % len(self)])
         return lambda X: self._evaluate_at(X, position)[0]
+
+    @property
+    def noise(self) -> Tensor:
+        """Noise covariance (k, p, p) of new observations of each function."""
+        if self._noise is None:
+            raise OptionError("These functions have no Gaussian noise. Use those of a posterior of observed outputs.")
+        noise = self._noise()
+        return noise.expand(len(self), *noise.shape[-2:])
+
+    def evaluate_pairs(self, X, index: Tensor) -> Tensor:
+        """Evaluate one function per row.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        index : Tensor of shape (m,)
+            Number of the function of each row.
+
+        Returns
+        -------
+        Tensor of shape (m, p)
+            Value of function index[i] at X[i].
+        """
+        return self._evaluate_pairs(validate_inputs(X, self._num_dims).double(), index)
+
+    def _select_pairs(self, X: Tensor, index: Tensor) -> Tensor:
+        parts = zip(X.split(PAIR_ROWS), index.split(PAIR_ROWS), strict=True)
+        return torch.cat([self._evaluate(x, own).diagonal(dim1=0, dim2=1).mT for x, own in parts])
 
     def _evaluate_at(self, X, index: Tensor) -> Tensor:
         return self._evaluate(validate_inputs(X, self._num_dims).double(), index)

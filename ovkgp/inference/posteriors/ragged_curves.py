@@ -19,8 +19,8 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.exceptions import FactorizationError
-from ovkgp.inference.algebra.dense import inverse_from_cholesky, kronecker_in_form, psd_root, safe_cholesky
+from ovkgp.inference.algebra.curve_weights import CurveWeights, MatrixInformation
+from ovkgp.inference.algebra.dense import kronecker_in_form, psd_root, safe_cholesky
 from ovkgp.inference.model.curve_noise import CurveNoise
 from ovkgp.inference.posteriors.curves import CurveFunctions, CurvePosterior, ScalarFeatures, task_covariance
 from ovkgp.inference.posteriors.posterior import draw_normal, prior_covariance, spawn_seeds
@@ -31,7 +31,6 @@ MAX_NODES = 250  # functions φ
 NODE_TOLERANCE = 0.01  # largest variance of f outside of the span of φ, relative to the white noise
 MAX_WEIGHTS = 3000  # entries of W whose posterior covariance is computed
 MIN_EIGENVALUE = 1e-10  # of K_X, relative to the largest
-CG_TOLERANCE, MAX_CG_STEPS = 1e-10, 500
 CHUNK_ENTRIES = 20_000_000  # entries of the largest matrix of one chunk of predictions
 
 
@@ -67,20 +66,18 @@ class RaggedCurvePosterior(CurvePosterior):
         s, U = torch.linalg.eigh(to_dense(evaluate_kernel(self.input_kernel, X)))
         active = s > MIN_EIGENVALUE * s[-1]
         self.eigenvalues, self.U = s[active].flip(0), U[:, active].flip(1)
-        self._reduce_curves(self.functions(self.tasks), white, Y)
-        self._choose_weights()
-        r = self.kept.shape[1]
-        self.groups = [(rows := (self.pairs[1] == b).nonzero().flatten(), self.pairs[0][rows]) for b in range(r)]
-        self.chol = safe_cholesky(self._precision())
-        self.explained_weights = torch.eye(len(self.chol)).double() - inverse_from_cholesky(self.chol)
-        self.weights = self._solve_weights(self.at_data.mT @ self.targets)
-        explained = (self.weights * (self.at_data.mT @ self.targets)).sum()
-        logdet = self.noise_logdet + 2 * self.chol.diagonal().log().sum()
+        self.at_data = self.U * self.eigenvalues.sqrt()
+        grams, targets = self._reduce_curves(self.functions(self.tasks), white, Y)
+        self.algebra = CurveWeights(self.at_data, MatrixInformation(grams), MAX_WEIGHTS)
+        moments = self.at_data.mT @ targets
+        self.weights = self.algebra.solve(moments.unsqueeze(1))[0].squeeze(1)
+        explained = (self.weights * moments).sum()
+        logdet = self.noise_logdet + self.algebra.log_determinant
         self._log_evidence = float(-0.5 * (self.quadratic - explained + logdet + self.count * math.log(2 * math.pi)))
 
     @property
     def log_evidence(self) -> float:
-        """log p(Y) of the data, with the determinant of the weights that are not dropped."""
+        """log p(Y) of the data, with the diagonal of S for the weights that are dropped."""
         return self._log_evidence
 
     def _over_nodes(self, tasks: Tensor, derivative: int = 0) -> Tensor:
@@ -95,11 +92,10 @@ class RaggedCurvePosterior(CurvePosterior):
         cross = to_dense(evaluate_kernel(self.input_kernel, X, self.X))
         return cross @ self.U / self.eigenvalues.sqrt()
 
-    def _reduce_curves(self, Phi: Tensor, white: Tensor, Y: Tensor) -> None:
-        """Compute H_i (n, r, r), b_i (n, r), and the means of deviations, from each curve at its own points."""
-        self.at_data = self.U * self.eigenvalues.sqrt()
+    def _reduce_curves(self, Phi: Tensor, white: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute H_i (n, r, r) and b_i (n, r) from each curve at its own points."""
         n, r = len(Y), Phi.shape[1]
-        self.grams, self.targets = Phi.new_zeros(n, r, r), Phi.new_zeros(n, r)
+        grams, targets = Phi.new_zeros(n, r, r), Phi.new_zeros(n, r)
         self.quadratic, self.noise_logdet, self.count, q = 0.0, 0.0, 0, self.num_channels
         for i, y in enumerate(Y):
             observed = (~torch.isnan(y)).nonzero().flatten()
@@ -111,62 +107,11 @@ class RaggedCurvePosterior(CurvePosterior):
             chol = safe_cholesky(N)
             half = torch.linalg.solve_triangular(chol, torch.column_stack([Phi[observed], y[observed]]), upper=False)
             whitened, residual = half[:, :-1], half[:, -1]
-            self.grams[i], self.targets[i] = whitened.mT @ whitened, whitened.mT @ residual
+            grams[i], targets[i] = whitened.mT @ whitened, whitened.mT @ residual
             self.quadratic += float(residual @ residual)
             self.noise_logdet += 2 * float(chol.diagonal().log().sum())
             self.count += len(observed)
-
-    def _choose_weights(self) -> None:
-        """Keep the entries (a, b) of W with the largest λ_a mean(H)_bb."""
-        influence = torch.outer(self.eigenvalues, self.grams.diagonal(dim1=1, dim2=2).mean(0))
-        count = min(MAX_WEIGHTS, influence.numel())
-        index = influence.flatten().topk(count).indices.sort().values
-        self.kept = torch.zeros(influence.numel(), dtype=torch.bool)
-        self.kept[index] = True
-        self.kept = self.kept.view_as(influence)
-        self.pairs = self.kept.nonzero(as_tuple=True)
-
-    def _precision(self) -> Tensor:
-        """Return S between the kept entries, by blocks of functions."""
-        S = torch.eye(int(self.kept.sum()), dtype=torch.float64)
-        for one, (rows, a) in enumerate(self.groups):
-            for other, (columns, c) in enumerate(self.groups[: one + 1]):
-                block = (self.at_data[:, a] * self.grams[:, one, other].unsqueeze(-1)).mT @ self.at_data[:, c]
-                S[rows.unsqueeze(-1), columns] += block
-                if one != other:
-                    S[columns.unsqueeze(-1), rows] += block.mT
-        return S
-
-    def _multiply(self, W: Tensor) -> Tensor:
-        """Compute S W for weights (a, r)."""
-        return W + self.at_data.mT @ torch.einsum("nr,nrs->ns", self.at_data @ W, self.grams)
-
-    def _precondition(self, W: Tensor) -> Tensor:
-        """Solve with the kept block of S, and with the diagonal of the others."""
-        result = W / self.diagonal
-        result[self.pairs] = torch.cholesky_solve(W[self.pairs].unsqueeze(-1), self.chol).squeeze(-1)
-        return result
-
-    def _solve_weights(self, rhs: Tensor) -> Tensor:
-        """Solve S W = rhs (a, r) by preconditioned conjugate gradients."""
-        self.diagonal = 1.0 + self.at_data.square().mT @ self.grams.diagonal(dim1=1, dim2=2)
-        W = self._precondition(rhs)
-        residual = rhs - self._multiply(W)
-        goal = CG_TOLERANCE * rhs.norm()
-        direction = z = self._precondition(residual)
-        rho = (residual * z).sum()
-        for _ in range(MAX_CG_STEPS):
-            if residual.norm() <= goal:
-                return W
-            product = self._multiply(direction)
-            step = rho / (direction * product).sum()
-            W, residual = W + step * direction, residual - step * product
-            z = self._precondition(residual)
-            previous, rho = rho, (residual * z).sum()
-            direction = z + rho / previous * direction
-        if residual.norm() > 1e-4 * rhs.norm():
-            raise FactorizationError("Conjugate gradients did not converge for the posterior mean of curves.")
-        return W
+        return grams, targets
 
     @torch.no_grad()
     def moments(self, X: Tensor, tasks: Tensor, form: str, derivative: int = 0) -> tuple[Tensor, Tensor | None]:
@@ -178,22 +123,10 @@ class RaggedCurvePosterior(CurvePosterior):
         scalar = prior_covariance(self.input_kernel, X, 1, "diag")
         outputs = self._prior_outputs(tasks, derivative, form)
         prior = scalar * outputs if form == "diag" else kronecker_in_form(scalar, outputs, form)
-        size = max(CHUNK_ENTRIES // (functions.shape[1] * len(self.chol) + len(functions) ** 2), 1)
-        parts = [self._explained(part, functions, form) for part in psi.split(size)]
+        size = max(CHUNK_ENTRIES // (functions.shape[1] * len(self.algebra.chol) + len(functions) ** 2), 1)
+        parts = [self.algebra.explained(part, functions, form) for part in psi.split(size)]
         covariance = prior - torch.cat(parts)
         return mean, covariance.clamp_min(0.0) if form == "diag" else covariance
-
-    def _explained(self, psi: Tensor, functions: Tensor, form: str) -> Tensor:
-        """Compute z (I − S⁻¹) zᵀ for z = ψ φ over the kept entries, from its r × r matrix for each input. O(m (R² + M r²))."""
-        r = functions.shape[1]
-        inner = psi.new_zeros(len(psi), r, r)
-        for one, (rows, a) in enumerate(self.groups):
-            if len(rows):
-                half = psi[:, a] @ self.explained_weights[rows]  # (m, R)
-                for other, (columns, c) in enumerate(self.groups):
-                    inner[:, one, other] = (half[:, columns] * psi[:, c]).sum(1)
-        products = functions @ inner  # (m, M·q, r)
-        return (products * functions).sum(-1) if form == "diag" else products @ functions.mT
 
     @torch.no_grad()
     def deviation_means(self, Y: Tensor) -> Tensor | float:
@@ -212,9 +145,9 @@ class RaggedCurvePosterior(CurvePosterior):
 
     def _draw_weights(self, k: int, random_state) -> Tensor:
         """Draw weights (k, a, r) from their posterior; those that were dropped have their prior variance."""
-        scores = draw_normal((k, *self.kept.shape), random_state, self.weights)
-        own = scores[:, *self.pairs]
-        scores[:, *self.pairs] = torch.linalg.solve_triangular(self.chol.mT, own.mT, upper=True).mT
+        scores, pairs = draw_normal((k, *self.weights.shape), random_state, self.weights), self.algebra.pairs
+        own = scores[:, *pairs]
+        scores[:, *pairs] = torch.linalg.solve_triangular(self.algebra.chol.mT, own.mT, upper=True).mT
         return self.weights + scores
 
     @torch.no_grad()

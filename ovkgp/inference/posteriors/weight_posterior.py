@@ -15,12 +15,13 @@ from torch import Tensor
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.features import FeatureMap
+from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.dense import gram_in_form, kronecker_in_form, safe_cholesky
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import choose_landmarks
 from ovkgp.inference.posteriors.exact import ProcessPosterior
-from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, prior_covariance
+from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, PAIR_ROWS, FunctionDraws, Process, prior_covariance
 from ovkgp.kernels import components
 from ovkgp.kernels.evaluation import evaluate_kernel
 
@@ -142,4 +143,18 @@ class WeightPosterior(ProcessPosterior):
             values = self.process.features(self.feature_map, X) @ weights[index].mT
             return self.prior_mean(X) + values.mT.unflatten(-1, (-1, self.num_outputs))
 
-        return FunctionDraws(evaluate, k, self.num_dims)
+        def evaluate_pairs(X: Tensor, index: Tensor) -> Tensor:
+            parts = zip(X.split(PAIR_ROWS), index.split(PAIR_ROWS), strict=True)
+            return torch.cat([self._multiply_pairs(x, weights[own]) for x, own in parts])
+
+        return FunctionDraws(evaluate, k, self.num_dims, self.draw_noise, evaluate_pairs)
+
+    def _multiply_pairs(self, X: Tensor, weights: Tensor) -> Tensor:
+        """Compute m(x_i) + Φ(x_i) θ_i (m, p) for weights θ (m, r)."""
+        features = self.process.features(self.feature_map, X)
+        if type(features) is FeatureOperator and features.is_separable:
+            blocks = weights.unflatten(-1, (features.features.shape[-1], -1))  # (m, M, q)
+            values = (features.features.unsqueeze(-2) @ blocks).squeeze(-2) @ features.factor.mT
+        else:
+            values = (features @ weights.mT).unflatten(0, (len(X), -1)).diagonal(dim1=0, dim2=2).mT
+        return self.prior_mean(X) + values

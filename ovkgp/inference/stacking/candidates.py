@@ -349,7 +349,10 @@ class CoupledPosterior(Posterior):
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
             return draws._evaluate(self.candidate.scale_inputs(X), index) / self.scale
 
-        return FunctionDraws(evaluate, k, self.num_dims)
+        def evaluate_pairs(X: Tensor, index: Tensor) -> Tensor:
+            return draws._evaluate_pairs(self.candidate.scale_inputs(X), index) / self.scale
+
+        return FunctionDraws(evaluate, k, self.num_dims, lambda: self.noise, evaluate_pairs)
 
     def leave_groups_out(self, data: Observations, groups: Tensor) -> Tensor:
         """Predict each entry from the rows of other groups (n,): mean, standard deviation and P(y′ ≤ y), (3, n, p)."""

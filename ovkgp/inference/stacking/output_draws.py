@@ -221,7 +221,7 @@ class OutputProblem:
 
     def _search(self, density: OutputDensity, evaluator: ObjectiveEvaluator, restarts: int) -> dict:
         """Search from the best initial points with different lengthscales: `restarts`, and more for few rows."""
-        values = np.array([[density.value(u) for u in each] for each in self.points])
+        values = density.values(self.points.reshape(-1, len(self.parameters))).reshape(self.points.shape[:2])
         best = values.max(1)
         padded = np.pad(best, 1, constant_values=-np.inf)
         is_peak = (best >= padded[:-2]) & (best >= padded[2:])  # each may be in the basin of another mode
@@ -268,7 +268,7 @@ class OutputProblem:
         bounds, scales = self.parameters.bounds, self.parameters.scale
         points, scores = draw_around_mode(mode, hessian, scales, bounds, num_draws)
         factors = np.empty((num_draws, len(self.X), len(self.X)))
-        values = np.array([density.value(u, out=factor) for u, factor in zip(points, factors, strict=True)])
+        values = density.values(points, factors)
         khat = pareto_shape(values + 0.5 * np.square(scores).sum(1))
         khat = None if np.isnan(khat) else khat
         weights = importance_weights(values, scores, density.value(mode))

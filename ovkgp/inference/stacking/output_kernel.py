@@ -22,6 +22,7 @@ from ovkgp.inference.model.parameter_vector import name_active_bounds
 from ovkgp.inference.training import initial_grid
 from ovkgp.inference.training.initialization import RELATIVE_NOISE_BOUNDS
 from ovkgp.inference.training.kernel_parameters import column_distances, row_distances, subsample
+from ovkgp.inference.training.numpy_density import SingleOutputEvidence
 from ovkgp.inference.training.numpy_outputs import Variances
 from ovkgp.inference.training.numpy_values import InnerProducts, Ones, Radial, Reference, ScaledKernel, Sum
 from ovkgp.inference.training.priors import LOG_ROOT_2_PI
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ovkgp.inference.stacking.candidates import IndependentCandidate
 
 MAX_BOUND_ROWS, MAX_GRID_ROWS = 100, 500  # rows whose distances bound the lengthscales, and give their initial values
+MAX_JOINT_ROWS = 64  # up to this number of rows, the covariances at several points are computed together
 
 
 def is_output_kernel(name: str) -> bool:
@@ -43,14 +45,16 @@ def is_output_kernel(name: str) -> bool:
 class OutputParameters:
     """Hyperparameters u (k,) of one output at inputs X (n, d), which are standardized if no output is missing.
 
-    `spans` are the entries of each parameter of the model, by name; `loc` and `scale` (k,) are those of the normal prior of u, and
+    `constant_variance` is that of the constant term, the mean of the output. `spans` are the entries of each parameter of the model, by name; `loc` and `scale` (k,) are those of the normal prior of u, and
     `bounds` (k, 2) its bounds. The nodes `kernel` and `noise` are functions of θ; `noise` is None if it is known.
     """
 
-    def __init__(self, candidate: IndependentCandidate, X: np.ndarray, is_noise_known: bool):
+    def __init__(
+        self, candidate: IndependentCandidate, X: np.ndarray, is_noise_known: bool, constant_variance: float = 1.0
+    ):
         self.spans, self._columns, (n, d), priors = {}, [], X.shape, candidate.priors
         self._log_size = math.log(np.square(X).sum(1).mean() or 1.0)  # of a typical input
-        terms = [ScaledKernel(Reference((), None, np.ones(())), Ones(n))]
+        terms = [ScaledKernel(Reference((), None, np.array(constant_variance)), Ones(n))]
         if candidate.is_linear:
             loc, scale = priors.slope_variance
             bounds = np.log(RELATIVE_VARIANCE_BOUNDS) - self._log_size
@@ -97,6 +101,10 @@ class OutputParameters:
         if by_u is not None:
             by_u -= scores / self.scale
         return self._constant - 0.5 * float(scores @ scores)
+
+    def log_priors(self, points: np.ndarray) -> np.ndarray:
+        """Return the log densities (S,) of points u (S, k)."""
+        return self._constant - 0.5 * np.square((points - self.loc) / self.scale).sum(1)
 
     def active_bounds(self, u: np.ndarray) -> tuple[tuple[str, int, str], ...]:
         """Return name, index and side of the entries that are at a bound."""
@@ -160,3 +168,14 @@ class OutputDensity:
             except np.linalg.LinAlgError:
                 return -np.inf
             return value if math.isfinite(value) else -np.inf
+
+    def values(self, points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the densities (S,) of points u (S, k), as `value` does; the factors are written to `out` (S, n, n), if given."""
+        evidence = self.evidence
+        if not isinstance(evidence, SingleOutputEvidence) or len(evidence.y) > MAX_JOINT_ROWS:
+            factors = [None] * len(points) if out is None else out
+            return np.array([self.value(u, factor) for u, factor in zip(points, factors, strict=True)])
+        with np.errstate(all="ignore"):
+            out = np.empty((len(points), *2 * (len(evidence.y),))) if out is None else out
+            values = evidence.values(self.parameters.theta(points), out) + self.parameters.log_priors(points)
+            return np.where(np.isfinite(values), values, -np.inf)

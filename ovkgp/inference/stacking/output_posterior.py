@@ -214,13 +214,20 @@ class OutputPosterior(Posterior):
 
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
             values = X.new_empty(len(index), len(X), 1)
-            parts, ranks = allocation.parts[index.numpy()], allocation.ranks[index.numpy()]
-            for part in np.unique(parts).tolist():
-                rows = np.flatnonzero(parts == part)
-                values[rows, :, 0] = functions[part](X, torch.from_numpy(ranks[rows]))
+            for part, rows, ranks in allocation.group(index):
+                values[rows, :, 0] = functions[part](X, ranks)
             return values
 
-        return FunctionDraws(evaluate, k, self.num_dims)
+        def evaluate_pairs(X: Tensor, index: Tensor) -> Tensor:
+            values = X.new_empty(len(index), 1)
+            for part, rows, ranks in allocation.group(index):
+                values[rows, 0] = functions[part](X[rows], ranks).diagonal()
+            return values
+
+        def noise() -> Tensor:
+            return torch.from_numpy(self.noise_variances[allocation.parts])[:, None, None]
+
+        return FunctionDraws(evaluate, k, self.num_dims, noise, evaluate_pairs)
 
     def _functions(self, part: int, count: int, seed: int):
         """Return a function of X (m, d) and an index with the values (len(index), m) of random functions at one draw."""
@@ -280,7 +287,7 @@ def _draw_prior_functions(kernel: Kernel, count: int, num_dims: int, seed: int):
             scale, size, features = term.variance.detach().reshape(()).sqrt(), num_dims, lambda X: X
         else:
             orff = make_prior_features(term, NUM_PRIOR_FREQUENCIES, num_dims, for_features)
-            scale, size, features = torch.ones(()), orff.num_features, orff
+            scale, size, features = torch.ones(()), orff.num_features, orff.freeze()
         drawn.append((features, scale * draw_normal((count, size), for_weights, torch.zeros(1))))
 
     @torch.no_grad()
@@ -307,6 +314,13 @@ class IndependentMixture(IndependentPosterior):
     def noise(self) -> Tensor:
         std = torch.cat([part.noise.flatten() for part in self.parts]).sqrt()
         return torch.diag(std.square()) if self.correlation is None else self.correlation * torch.outer(std, std)
+
+    def join_noise(self, variances: Tensor) -> Tensor:
+        """Return noise covariances (k, p, p) with these variances (k, p) and the correlation of new observations."""
+        if self.correlation is None:
+            return super().join_noise(variances)
+        std = variances.sqrt()
+        return self.correlation * std.unsqueeze(-1) * std.unsqueeze(-2)
 
     @property
     def data(self):

@@ -45,10 +45,8 @@ from ovkgp.inference.training.numpy_density import MAX_SCIPY_ROWS
 
 NUM_WEIGHT_STEPS = 200  # steps of expectation maximization
 MAX_RESIDUAL = 4.0  # standardized residuals are clipped at this size before their correlation is computed
-MAX_COMPARED_ROWS, NUM_SCREENING_ROWS = (
-    1000,
-    500,
-)  # with more rows, candidates are screened; coupled ones on a subset of this size
+MAX_COMPARED_ROWS, NUM_SCREENING_ROWS = 1000, 500
+"""With more rows, candidates are screened; coupled ones on a subset of this size."""
 MIN_SCREENED_WEIGHT = 0.1  # weight on the subset of a candidate that is trained on all rows
 MIN_WEIGHT = 0.01  # candidates with a smaller weight are dropped
 
@@ -301,8 +299,7 @@ def stacking_weights(log_density: np.ndarray) -> np.ndarray:
     n, count = densities.shape
     weights = np.full(count, 1 / count)
     for _ in range(NUM_WEIGHT_STEPS):
-        shares = densities * weights
-        weights = ((shares / shares.sum(1, keepdims=True)).sum(0) + 1) / (n + count)
+        weights = (weights * ((1 / (densities @ weights)) @ densities) + 1) / (n + count)
     return weights
 
 

@@ -17,12 +17,13 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.model.row_sample import Landmarks
 
 LAYOUTS = ("empty", "shared", "by_output", "whitened")
+MIN_REMAINING_FRACTION = 1e-8  # of a sum of squares after a subtraction, whose rounding error is that of the sum before
 MAX_SURROGATE_INPUTS = 100  # maximum number of landmarks used as inputs of surrogate data
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Sufficient statistics of data for a feature map; `a + b` are those of both data sets.
+    """Sufficient statistics of data for a feature map; `a + b` are those of both data sets, and `a + b - a` those of b.
 
     Parameters
     ----------
@@ -55,7 +56,8 @@ class Statistics:
 
     Notes
     -----
-    Complexity: `a + b` adds the Gram matrices, independently of the number of rows.
+    Complexity: `a + b` adds the Gram matrices, independently of the number of rows. A subtraction raises if less than 1e-8 of a sum of
+    squares remains.
 
     Examples
     --------
@@ -116,6 +118,31 @@ class Statistics:
     def __radd__(self, other) -> Statistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
+    def __sub__(self, other: Statistics) -> Statistics:
+        """Return the statistics without those of rows that were added before, such as the oldest of a sliding window.
+
+        Landmarks that are among the rows removed are dropped, and not replaced by others.
+        """
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        if other.layout == "empty":
+            return self
+        layout = common_layout({self.layout, other.layout})
+        a, b = self.to_layout(layout), other.to_layout(layout)
+        a._check_compatible(b)
+        counts = a.num_observed - b.num_observed
+        if a.num_rows < b.num_rows or bool((counts < 0).any()):
+            raise InputError(
+                f"Statistics of {b.num_rows} rows cannot be subtracted from those of {a.num_rows}, which do not contain them. Subtract rows that were added before."
+            )
+        if a.num_rows == b.num_rows:
+            return Statistics.empty()
+        gram = a.gram - b.gram
+        _check_difference(a.gram, gram)
+        names = ("num_rows", "log_noise", "noise_sum", "landmarks")
+        found = {name: getattr(a, name) - getattr(b, name) for name in names}
+        return replace(a, gram=gram, num_observed=counts, **found)
+
     def to_layout(self, layout: str) -> Statistics:
         """Convert shared statistics to "by_output" or (if `to_whitened` is known) "whitened"; return others unchanged.
 
@@ -156,6 +183,17 @@ class Statistics:
                 raise InputError(f"Statistics with {name}={mine} and {name}={yours} cannot be added.")
 
 
+def _check_difference(before: Tensor, after: Tensor) -> None:
+    """Check that the sums of squares that remain after a subtraction have at least half of their digits."""
+    before, after = (gram.diagonal(dim1=-2, dim2=-1) for gram in (before, after))
+    lost = (after < MIN_REMAINING_FRACTION * before) & (before > 0)
+    if bool(lost.any()):
+        fraction = float((after[lost] / before[lost]).min())
+        raise InputError(
+            f"Subtraction of statistics leaves the fraction {fraction:.1g} of a sum of squares, which is lost to rounding, or the rows were not added before. Compute the statistics of the remaining rows."
+        )
+
+
 def common_layout(layouts: set[str]) -> str:
     """Return the layout in which statistics of these layouts can be added."""
     layouts = layouts - {"empty"}
@@ -189,6 +227,15 @@ class OutputStatistics:
 
     def __radd__(self, other) -> OutputStatistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __sub__(self, other: OutputStatistics) -> OutputStatistics:
+        if not isinstance(other, OutputStatistics):
+            return NotImplemented
+        if self.num_outputs != other.num_outputs:
+            raise InputError(
+                f"Statistics of {other.num_outputs} outputs cannot be subtracted from those of {self.num_outputs}."
+            )
+        return OutputStatistics(tuple(a - b for a, b in zip(self.parts, other.parts, strict=True)))
 
 
 def whiten_statistics(statistics: Statistics, template: LinearOperator, noise: Tensor, fingerprint: str) -> Statistics:

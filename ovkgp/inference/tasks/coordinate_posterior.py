@@ -3,16 +3,18 @@
     y_i = H_i u(x_i) + ε_i,     u ~ GP(0, k_X(x, x') diag(t)),     ε_i ~ N(0, c_i I),
 
 with the rows H_i (m_i, ρ) of an output basis at the points of curve i. A curve with more points than coordinates is first
-replaced by ρ values: H_i = Q_i R_i, and Q_iᵀ y_i has the same noise. Small systems are factorized; larger ones are solved by
-conjugate gradients in the coordinates (I + S D S) w with S = (K_X ⊗ diag(t))^½ and D = blockdiag(H_iᵀH_i/c_i), preconditioned
-by the same system with the average of the blocks, which two eigendecompositions invert. Curves on a common grid with few gaps
-are solved exactly by the Kronecker product of complete curves and the inverse at the missing values, `MissingSolver`.
+replaced by ρ values: H_i = Q_i R_i, and Q_iᵀ y_i has the same noise. Small systems are factorized. Curves on a common grid with few gaps
+are solved exactly by the Kronecker product of complete curves and the inverse at the missing values, `MissingSolver`. Other large
+systems are solved by conjugate gradients for the weights w of u(X) = L w Rᵀ, with K_X = L Lᵀ and R = diag(t)^½ Q, where Q are the
+eigenvectors of the average information of a curve: the system of curves that all have the average information is then diagonal, and
+preconditions. Variances and the evidence follow from the covariance of the weights that the data influence, `CurveWeights`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from gpytorch.kernels import Kernel
@@ -20,10 +22,11 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.checks import check_integer
+from ovkgp.exceptions import OptionError
+from ovkgp.inference.algebra.curve_weights import CurveWeights, TableInformation
 from ovkgp.inference.algebra.dense import gaussian_log_density, safe_cholesky
 from ovkgp.inference.algebra.kronecker import eigh
 from ovkgp.inference.algebra.kronecker_missing import MissingSolver
-from ovkgp.inference.algebra.krylov import solve_with_refinement
 from ovkgp.inference.model.mean_noise import PolynomialMean
 from ovkgp.inference.posteriors.exact import ProcessPosterior, make_prior_features
 from ovkgp.inference.posteriors.posterior import (
@@ -39,15 +42,19 @@ from ovkgp.inference.tasks.spectral_path import CurvePath
 from ovkgp.kernels import DecomposableKernel
 from ovkgp.kernels.evaluation import evaluate_kernel
 
-CG_TOLERANCE, MAX_CG_ITERATIONS = 1e-11, 2000
+MAX_WEIGHTS = 5000  # weights whose covariance is computed
+MIN_INFLUENCE = 1e-5  # prior variance of a weight over that of its noise, below which it keeps its prior variance
+MIN_EIGENVALUE = 1e-15  # of covariances, relative to the largest
+SMALL_ENTRIES = 1000  # entries up to which a path of noise levels drops no weight
+SOLVE_ENTRIES = 4_000_000  # entries of the right-hand sides that are solved together
 
 
 @dataclass(frozen=True)
 class CoordinateEntries:
     """Observed values of n curves: row index i_e (N,), basis rows h_e (N, ρ), values y_e (N,), noise ratios δ_e (N,).
 
-    The noise variance of an entry is c δ_e. Entries of a curve are consecutive. Curves on a common grid also have `columns` j_e (N,),
-    `grid_basis` (m, ρ) and `row_scales` (n,), with h_e = row_scales[i_e] grid_basis[j_e] and δ_e = 1.
+    The noise variance of an entry is c δ_e. Entries of a curve are consecutive. For curves on a common grid `columns` are j_e (N,),
+    `basis` is that of the grid (m, ρ), and h_e = row_scales[i_e] basis[j_e], δ_e = 1.
     """
 
     rows: Tensor
@@ -55,27 +62,42 @@ class CoordinateEntries:
     values: Tensor
     ratios: Tensor
     columns: Tensor | None = None
-    grid_basis: Tensor | None = None
     row_scales: Tensor | None = None
+
+    @cached_property
+    def is_on_grid(self) -> bool:
+        """Whether curves are on a common grid."""
+        return self.columns is not None
+
+    @property
+    def entry_basis(self) -> Tensor:
+        """Basis rows h_e (N, ρ)."""
+        if not self.is_on_grid:
+            return self.basis
+        return self.basis[self.columns] * self.row_scales[self.rows].unsqueeze(-1)
 
     @property
     def has_few_gaps(self) -> bool:
         """Whether curves are on a common grid, with fewer missing than observed values."""
-        if self.columns is None:
+        if not self.is_on_grid:
             return False
-        missing = len(self.row_scales) * len(self.grid_basis) - len(self)
-        return missing < min(len(self), MAX_DENSE_ENTRIES)
+        return self.num_missing < min(len(self), MAX_DENSE_ENTRIES)
+
+    @property
+    def num_missing(self) -> int:
+        """Number of missing values of curves on a common grid."""
+        return len(self.row_scales) * len(self.basis) - len(self)
 
     def make_solver(self, gram: Tensor, variances: Tensor, noise: float) -> MissingSolver:
         """Make the solver of the covariance of entries on a common grid with input covariance `gram` (n, n) and noise c."""
         scaled = gram * torch.outer(self.row_scales, self.row_scales)
-        matrix = (self.grid_basis * variances) @ self.grid_basis.mT
+        matrix = (self.basis * variances) @ self.basis.mT
         identity = torch.eye(len(matrix), dtype=matrix.dtype)
         return MissingSolver(scaled, matrix, noise * identity, self.to_table(self.values, torch.nan))
 
     def to_table(self, columns: Tensor, fill: float = 0.0) -> Tensor:
         """Arrange values of entries (N, ...) on the grid, (n, m, ...)."""
-        shape = (len(self.row_scales), len(self.grid_basis), *columns.shape[1:])
+        shape = (len(self.row_scales), len(self.basis), *columns.shape[1:])
         table = columns.new_full(shape, fill)
         table[self.rows, self.columns] = columns
         return table
@@ -98,7 +120,8 @@ class CoordinateEntries:
 class CoordinatePosterior(ProcessPosterior):
     """Posterior of the coordinates u(x) given entries of curves, with noise variance c δ_e.
 
-    `alpha` is C⁻¹ y (N,) of the covariance C of the entries, `log_evidence` their log density (NaN for more than 5000 entries).
+    `alpha` is C⁻¹ y (N,) of the covariance C of the entries, `log_evidence` their log density (NaN if more than 5000 weights have a variance
+    above that of the noise).
     Complexity: O(n³ + m³ + q³ + min(n, m) q (n + m)) for q < N missing
     values on a common grid, O(N³) for N ≤ 5000 entries after compression, else O(n² ρ + n ρ²) per iteration; k means O(k n ρ), k covariances
     O(k ρ N²) or k ρ iterative solves.
@@ -114,38 +137,42 @@ class CoordinatePosterior(ProcessPosterior):
             self.gram = to_dense(evaluate_kernel(kernel, X)).double()
             self.missing = entries.make_solver(self.gram, variances, noise) if entries.has_few_gaps else None
             self.is_dense = self.missing is None and len(entries) <= MAX_DENSE_ENTRIES
+            self.weights = None
             if self.is_dense:
                 self._factorize()
             elif self.missing is None:
-                self._prepare_iterations()
+                self.weights = EntryWeights(InputRoot(self.gram), variances, entries, noise)
             self.alpha = self.solve(entries.values.unsqueeze(-1)).squeeze(-1)
         self.coefficients = self._collect(self.alpha.unsqueeze(-1)).squeeze(-1)  # (n, ρ)
         self.quadratic = float(entries.values @ self.alpha)
-        self.log_evidence = math.nan if self.missing is None else float(self.missing.log_density)
-        if self.is_dense:
-            logdet = 2 * self.chol.diagonal().log().sum()
-            self.log_evidence = float(gaussian_log_density(entries.values @ self.alpha, logdet, len(entries)))
+        self.log_evidence = self._log_evidence()
+
+    def _log_evidence(self) -> float:
+        if self.missing is not None:
+            return float(self.missing.log_density)
+        if self.weights is not None and not self.weights.has_all:
+            return math.nan
+        logdet = 2 * self.chol.diagonal().log().sum() if self.is_dense else self.weights.log_determinant
+        return float(gaussian_log_density(self.quadratic, logdet, len(self.entries)))
 
     def _factorize(self) -> None:
         self.chol = safe_cholesky(entry_covariance(self.gram, self.variances, self.entries, self.noise_level))
 
-    def _prepare_iterations(self) -> None:
-        entries, n, rank = self.entries, len(self.X), len(self.variances)
-        weighted = entries.basis / (self.noise_level * entries.ratios).unsqueeze(-1)
-        products = weighted.unsqueeze(-1) * entries.basis.unsqueeze(-2)
-        roots = self.variances.sqrt()
-        self.blocks = products.new_zeros(n, rank, rank).index_add_(0, entries.rows, products)
-        self.blocks = roots[:, None] * self.blocks * roots  # T^½ D_i T^½
-        values, vectors = eigh(self.gram)
-        self.root = (vectors * values.clamp_min(0).sqrt()) @ vectors.mT  # K_X^½
-        average = self.blocks.mean(0)
-        self.left, self.right = (values, vectors), eigh(average)
-        self.eigenvalues = torch.outer(values.clamp_min(0), self.right[0]) + 1
-
     def _collect(self, columns: Tensor) -> Tensor:
         """Return Σ_e h_e v_e of each curve, (n, ρ, k), for columns v (N, k)."""
-        products = self.entries.basis.unsqueeze(-1) * columns.unsqueeze(1)
-        return products.new_zeros(len(self.X), *products.shape[1:]).index_add_(0, self.entries.rows, products)
+        entries = self.entries
+        if entries.is_on_grid:
+            table = entries.to_table(columns * entries.row_scales[entries.rows].unsqueeze(-1))
+            return entries.basis.mT @ table
+        products = entries.basis.unsqueeze(-1) * columns.unsqueeze(1)
+        return products.new_zeros(len(self.X), *products.shape[1:]).index_add_(0, entries.rows, products)
+
+    def _evaluate(self, coordinates: Tensor) -> Tensor:
+        """Return h_eᵀ u_i of the entries, (k, N), for coordinates of the curves (k, n, ρ)."""
+        entries = self.entries
+        if entries.is_on_grid:
+            return (coordinates @ entries.basis.mT)[:, entries.rows, entries.columns] * entries.row_scales[entries.rows]
+        return torch.einsum("ker,er->ke", coordinates[:, entries.rows], entries.basis)
 
     @torch.no_grad()
     def solve(self, rhs: Tensor) -> Tensor:
@@ -155,34 +182,18 @@ class CoordinatePosterior(ProcessPosterior):
         if self.missing is not None:
             found = self.missing.solve(self.entries.to_table(rhs).flatten(0, 1))
             return found.unflatten(0, self.missing.observed.shape)[self.entries.rows, self.entries.columns]
-        n, roots = len(self.X), self.variances.sqrt()
-        noise = (self.noise_level * self.entries.ratios).unsqueeze(-1)
-        moments = self._collect(rhs / noise) * roots[:, None]  # T^½ Hᵀ N⁻¹ b
-
-        def by_root(V: Tensor) -> Tensor:  # (n, k, ρ), as conjugate gradients store columns
-            return torch.einsum("ij,jkr->ikr", self.root, V)
-
-        def apply(V: Tensor) -> Tensor:
-            return V + by_root(torch.einsum("irs,iks->ikr", self.blocks, by_root(V)))
-
-        def precondition(V: Tensor) -> Tensor:
-            U, W = self.left[1], self.right[1]
-            rotated = torch.einsum("ji,jkr->ikr", U, V @ W)
-            return torch.einsum("ij,jkr->ikr", U, rotated / self.eigenvalues.unsqueeze(1)) @ W.mT
-
-        start = by_root(moments.movedim(-1, 1))
-        norm = self.eigenvalues.max().item() * n
-        found = solve_with_refinement(apply, precondition, start, CG_TOLERANCE, MAX_CG_ITERATIONS, norm)
-        self.num_iterations = found.num_iterations
-        fitted = by_root(found.solution) * roots  # û at the training inputs, (n, k, ρ)
-        at_entries = torch.einsum("ekr,er->ek", fitted[self.entries.rows], self.entries.basis)
-        return (rhs - at_entries) / noise
+        size = max(SOLVE_ENTRIES // max(len(self.entries), self.gram.numel()), 1)
+        parts, counts = zip(*(self.weights.solve(part) for part in rhs.split(size, 1)), strict=True)
+        self.num_iterations = max(counts)
+        return torch.cat(parts, 1)
 
     def max_chunk_rows(self, form: str) -> int:
         if self.missing is not None:
             return CHUNK_ENTRIES // max(
                 len(self.missing.chol) * len(self.variances), len(self.variances) ** 2, len(self.X)
             )
+        if self.weights is not None and self.weights.has_all:
+            return CHUNK_ENTRIES // max(len(self.weights.algebra.pairs[0]), len(self.variances) ** 2)
         return CHUNK_ENTRIES // max(len(self.entries) * len(self.variances), len(self.X))
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
@@ -191,8 +202,11 @@ class CoordinatePosterior(ProcessPosterior):
         if form == "none":
             return mean, None
         if self.missing is not None:
-            outputs = (self.entries.grid_basis * self.variances).mT
+            outputs = (self.entries.basis * self.variances).mT
             explained = self.missing.explained(cross * self.entries.row_scales, form, outputs)
+            return mean, subtract_explained(self.process.prior(X, form), explained, form)
+        if self.weights is not None and self.weights.has_all:
+            explained = self.weights.explained(cross, torch.eye(len(self.variances)).double(), form)
             return mean, subtract_explained(self.process.prior(X, form), explained, form)
         columns = self._cross_columns(cross)  # (N, k·ρ)
         explained = self._explained(columns, len(X), form)
@@ -217,10 +231,12 @@ class CoordinatePosterior(ProcessPosterior):
         cross, inner = to_dense(evaluate_kernel(self.scalar, X, self.X)).double(), form if along is None else "output"
         scaled = basis * self.variances
         if self.missing is not None:
-            outputs = scaled @ self.entries.grid_basis.mT
+            outputs = scaled @ self.entries.basis.mT
             explained = self.missing.explained(cross * self.entries.row_scales, inner, outputs)
+        elif self.weights is not None and self.weights.has_all:
+            explained = self.weights.explained(cross, basis, inner)
         else:
-            at_entries = self.entries.basis @ scaled.mT  # (N, b)
+            at_entries = self.entries.entry_basis @ scaled.mT  # (N, b)
             columns = (cross.mT[self.entries.rows].unsqueeze(-1) * at_entries.unsqueeze(1)).flatten(1)
             explained = self._explained(columns, len(X), inner)
         prior = self.scalar(X, diag=True).double()
@@ -234,7 +250,7 @@ class CoordinatePosterior(ProcessPosterior):
 
     def _cross_columns(self, cross: Tensor) -> Tensor:
         """Return the covariances of the entries with u(x), (N, k·ρ), x-major."""
-        scaled = self.entries.basis * self.variances
+        scaled = self.entries.entry_basis * self.variances
         return (cross.mT[self.entries.rows].unsqueeze(-1) * scaled.unsqueeze(1)).flatten(1)
 
     def _explained(self, columns: Tensor, count: int, form: str) -> Tensor:
@@ -255,8 +271,7 @@ class CoordinatePosterior(ProcessPosterior):
         noise = draw_normal((k, len(self.entries)), seeds[2], self.X) * (self.noise_level * self.entries.ratios).sqrt()
         with torch.no_grad():
             drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, (len(self.X), -1))  # (k, n, ρ)
-            at_entries = torch.einsum("ker,er->ke", drawn[:, self.entries.rows], self.entries.basis)
-            changes = self.solve((self.entries.values - at_entries - noise).mT)
+            changes = self.solve((self.entries.values - self._evaluate(drawn) - noise).mT)
             coefficients = self._collect(changes) * self.variances[:, None]  # (n, ρ, k)
 
         @torch.no_grad()
@@ -268,24 +283,133 @@ class CoordinatePosterior(ProcessPosterior):
         return FunctionDraws(evaluate, k, self.num_dims)
 
 
+class InputRoot:
+    """L (n, a) with K_X = L Lᵀ for K_X (n, n), in eigenvectors, without eigenvalues lost to rounding."""
+
+    def __init__(self, gram: Tensor):
+        values, vectors = eigh(gram)
+        kept = values > MIN_EIGENVALUE * values[-1]
+        self.values, self.vectors = values[kept], vectors[:, kept]
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """L."""
+        return self.vectors * self.values.sqrt()
+
+    def features(self, cross: Tensor) -> Tensor:
+        """Return ψ(x) = L⁺ k_X(X, x) for covariances (m, n) with the inputs, (m, a)."""
+        return cross @ (self.vectors / self.values.sqrt())
+
+
+class EntryWeights:
+    """C⁻¹ of the covariance C of entries, from the weights w (a, b) of u(X) = L w Rᵀ; see `CurveWeights`.
+
+    Entries are a table (n, M): the points of a common grid, or the first, second, … of each curve. Memory is O(n M + n² + R²) for curves
+    on a common grid.
+    """
+
+    def __init__(self, root: InputRoot, variances: Tensor, entries: CoordinateEntries, noise: float):
+        n, self.entries, self.root, self.noise = len(root.rows), entries, root, noise * entries.ratios
+        if entries.is_on_grid:
+            self.columns, basis, self.scales = entries.columns, entries.basis, entries.row_scales[entries.rows]
+        else:
+            counts = torch.bincount(entries.rows, minlength=n)
+            self.columns = torch.arange(len(entries)) - (counts.cumsum(0) - counts)[entries.rows]
+            basis = entries.basis.new_zeros(n, int(counts.max()), len(variances))
+            basis[entries.rows, self.columns] = entries.basis
+            self.scales = torch.ones_like(entries.values)
+        self.shape = n, basis.shape[-2]
+        precisions = self._to_table(self.scales.square() / self.noise)
+        weighted = (precisions.sum(0) if entries.is_on_grid else precisions).unsqueeze(-1) * basis
+        information = weighted.flatten(0, -2).mT @ basis.flatten(0, -2) / n
+        roots = variances.sqrt()
+        values, vectors = eigh(roots[:, None] * information * roots)
+        kept = values > MIN_EIGENVALUE * values[-1]
+        self.right = roots[:, None] * vectors[:, kept].flip(1)  # R
+        self.functions = basis @ self.right
+        information = TableInformation(self.functions, precisions)
+        self.algebra = CurveWeights(root.rows, information, MAX_WEIGHTS, MIN_INFLUENCE)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the covariance of all weights that the data influence is known."""
+        return self.algebra.has_all
+
+    @property
+    def log_determinant(self) -> Tensor:
+        """log det C."""
+        return self.noise.log().sum() + self.algebra.log_determinant
+
+    def _to_table(self, values: Tensor) -> Tensor:
+        """Arrange values of entries (N, ...) as (n, M, ...), zero elsewhere."""
+        table = values.new_zeros(*self.shape, *values.shape[1:])
+        table[self.entries.rows, self.columns] = values
+        return table
+
+    def solve(self, rhs: Tensor) -> tuple[Tensor, int]:
+        """Return C⁻¹ rhs, (N, k), and the number of iterations. O(n² b + n M b) per iteration and column."""
+        k, L = rhs.shape[1], self.root.rows
+        table = self._to_table(rhs * (self.scales / self.noise).unsqueeze(-1))
+        moments = L.mT @ (table.mT @ self.functions).flatten(1)
+        diagonal = self.algebra.diagonal.unsqueeze(1)
+        weights, count = self.algebra.solve(moments.unflatten(1, (k, -1)), lambda W: W / diagonal)
+        fitted = (L @ weights.flatten(1)).unflatten(1, (k, -1)) @ self.functions.mT  # (n, k, M)
+        at_entries = fitted.mT[self.entries.rows, self.columns] * self.scales.unsqueeze(-1)
+        return (rhs - at_entries) / self.noise.unsqueeze(-1), count
+
+    def explained(self, cross: Tensor, rows: Tensor, form: str) -> Tensor:
+        """Return the covariance of `rows` u(x), rows (m, ρ), that the data explain, for covariances (k, n) with the inputs."""
+        return self.algebra.explained(self.root.features(cross), rows @ self.right, form)
+
+    def inverse_blocks(self, curves: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the blocks (c, M, M) of C⁻¹ of some curves, the identity where there is no entry, and where there are (c, M)."""
+        L, Phi = self.root.rows[curves], self.functions if self.entries.is_on_grid else self.functions[curves]
+        known = self.algebra.explained(L, Phi, "output")
+        V = L.square().sum(1)[:, None, None] * (Phi @ Phi.mT) - known  # posterior covariance
+        half = self._to_table(self.scales / self.noise)[curves]
+        inverse_noise = self._to_table(1 / self.noise)[curves]
+        observed = inverse_noise > 0
+        blocks = torch.diag_embed(torch.where(observed, inverse_noise, 1.0))
+        return blocks - half.unsqueeze(-1) * V * half.unsqueeze(-2), observed
+
+
 def entry_covariance(gram: Tensor, variances: Tensor, entries: CoordinateEntries, noise: float) -> Tensor:
     """Return C = K_X[i_e, i_f] Σ_r t_r h_er h_fr + c δ_e 1(e = f), (N, N)."""
-    C = gram[entries.rows][:, entries.rows] * ((entries.basis * variances) @ entries.basis.mT)
+    basis = entries.entry_basis
+    C = gram[entries.rows][:, entries.rows] * ((basis * variances) @ basis.mT)
     C.diagonal().add_(noise * entries.ratios)
     return C
 
 
 @torch.no_grad()
 def curve_path(kernel: Kernel, variances: Tensor, X: Tensor, entries: CoordinateEntries, noises: Tensor) -> CurvePath:
-    """Compute the criteria of several noise levels; requires at most 5000 entries, or few gaps on a common grid.
+    """Compute the criteria of several noise levels.
 
     `loo_error` is the mean over curves of the squared errors of a curve given all others, weighted by 1/δ. Complexity:
-    O(N³ + k N² max_i m_i) by one eigendecomposition, or k solutions and O(n m q²) each for q missing values on a common grid.
+    O(N³ + k N² max_i m_i) by one eigendecomposition for N ≤ 5000, k solutions and O(n m q²) each for q missing values on a common grid,
+    or O(n R² + R³) per level for R weights that the data influence, whichever takes the fewest operations.
     """
+    gram = to_dense(evaluate_kernel(kernel, X)).double()
+    (n, rank), N, k = (len(X), len(variances)), len(entries), len(noises)
+    costs = {"dense": 10 * N**3 + k * N**2 * (N / n) if N <= MAX_DENSE_ENTRIES else math.inf}
     if entries.has_few_gaps:
-        return _path_on_grid(to_dense(evaluate_kernel(kernel, X)).double(), variances, entries, noises)
+        costs["grid"] = k * (n * rank * entries.num_missing**2 + entries.num_missing**3)
+    if N > SMALL_ENTRIES:
+        root = InputRoot(gram)
+        least = EntryWeights(root, variances, entries, float(noises.min())).algebra
+        R = least.num_influential
+        costs["weights"] = k * (2 * n * R**2 + R**3) if least.has_all else math.inf
+    cheapest = min(costs, key=costs.get)
+    if costs[cheapest] == math.inf:
+        raise OptionError(
+            f"Several lam are not supported with gaps, {N} values and {R} eigenfunctions with a variance above that of the noise, at most {MAX_WEIGHTS}. Use one lam, larger lam or larger lengthscales."
+        )
+    if cheapest == "weights":
+        return _path_of_weights(root, variances, entries, noises)
+    if cheapest == "grid":
+        return _path_on_grid(gram, variances, entries, noises)
     scale = entries.ratios.sqrt()
-    C = entry_covariance(to_dense(evaluate_kernel(kernel, X)).double(), variances, entries, 0.0)
+    C = entry_covariance(gram, variances, entries, 0.0)
     values, vectors = eigh(C / scale / scale[:, None])
     rotated = vectors.mT @ (entries.values / scale)
     counts = torch.bincount(entries.rows, minlength=len(X))
@@ -320,4 +444,25 @@ def _path_on_grid(gram: Tensor, variances: Tensor, entries: CoordinateEntries, n
         table = entries.to_table(entries.values)
         error = missed.square().sum() / (counts > 0).sum()
         results.append((solver.log_density, (table * solver.alpha).sum(), error, density))
+    return CurvePath(*(torch.stack([torch.as_tensor(v) for v in column]) for column in zip(*results, strict=True)))
+
+
+def _path_of_weights(root: InputRoot, variances: Tensor, entries: CoordinateEntries, noises: Tensor) -> CurvePath:
+    """Compute the criteria from the covariance of the weights that the data influence."""
+    results, count = [], int((torch.bincount(entries.rows, minlength=len(root.rows)) > 0).sum())
+    for c in noises.tolist():
+        weights = EntryWeights(root, variances, entries, c)
+        alpha = weights.solve(entries.values.unsqueeze(-1))[0].squeeze(-1)
+        table, ratios = weights._to_table(alpha), weights._to_table(entries.ratios)
+        error = density = 0.0
+        for curves in torch.arange(len(table)).split(max(SOLVE_ENTRIES // weights.shape[1] ** 2, 1)):
+            blocks, observed = weights.inverse_blocks(curves)
+            chol = torch.linalg.cholesky(blocks)
+            missed = torch.cholesky_solve(table[curves].unsqueeze(-1), chol).squeeze(-1)[observed]  # y − mean
+            error += (missed.square() / ratios[curves][observed]).sum()
+            logs = -2 * chol.diagonal(dim1=1, dim2=2).log().sum()
+            density += gaussian_log_density(missed @ table[curves][observed], logs, int(observed.sum()))
+        quadratic = entries.values @ alpha
+        evidence = gaussian_log_density(quadratic, weights.log_determinant, len(entries))
+        results.append((evidence, quadratic, error / count, density))
     return CurvePath(*(torch.stack([torch.as_tensor(v) for v in column]) for column in zip(*results, strict=True)))

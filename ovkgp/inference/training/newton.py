@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import lapack
 
 from ovkgp.inference.training.lbfgs import ObjectiveEvaluator, Point
 
@@ -50,10 +51,9 @@ def refine_mode(
             return Refinement(point, metric, known.gain, steps)
         gradient = point.gradient
         is_free = ~(((point.x <= low) & (gradient < 0)) | ((point.x >= high) & (gradient > 0)))
-        if metric is not initial and not (np.isfinite(metric).all() and np.linalg.cond(metric) < MAX_CONDITION):
+        if metric is not initial and not _is_well_conditioned(metric):
             metric = initial
-        step = np.zeros_like(gradient)
-        step[is_free] = np.linalg.solve(metric[np.ix_(is_free, is_free)], gradient[is_free])
+        step = _solve_free(metric, gradient, is_free)
         gain = 0.5 * float(gradient @ step)
         if gain <= tolerance:
             return Refinement(point, metric, gain, steps)
@@ -68,6 +68,26 @@ def refine_mode(
             return Refinement(point, metric, gain, steps)
         metric = _update(metric, following.x - point.x, gradient - following.gradient)
         point, steps = following, steps + 1
+
+
+def _is_well_conditioned(metric: np.ndarray) -> bool:
+    """Whether a metric (k, k) is numerically positive definite, with a condition number in the 1-norm below `MAX_CONDITION`."""
+    size = np.abs(metric).sum(0).max(initial=0.0)
+    if not np.isfinite(size):
+        return False
+    chol, info = lapack.dpotrf(metric, lower=1)
+    return info == 0 and lapack.dpocon(chol, size, uplo="L")[0] > 1 / MAX_CONDITION
+
+
+def _solve_free(metric: np.ndarray, gradient: np.ndarray, is_free: np.ndarray) -> np.ndarray:
+    """Return the step (k,) of Newton's method in the free variables, 0 in the others."""
+    if is_free.all():
+        _, step, info = lapack.dposv(metric, gradient, lower=1)
+        if info == 0:
+            return step.ravel()
+    step = np.zeros_like(gradient)
+    step[is_free] = np.linalg.solve(metric[np.ix_(is_free, is_free)], gradient[is_free])
+    return step
 
 
 def _distance(point: Point, known: Refinement) -> float:

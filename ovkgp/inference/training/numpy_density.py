@@ -187,11 +187,29 @@ class SingleOutputEvidence:
     def value(self, theta: np.ndarray, out: np.ndarray | None = None) -> float:
         """Return the log density without its gradient; the Cholesky factor L, C = L Lᵀ, is written to `out` (n, n), if given."""
         C = self.covariance(theta, self.workspace if out is None else out)
+        value = self._factorize(C, theta, clean=out is not None)
+        if value is None:
+            raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
+        return value
+
+    def values(self, thetas: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Return the log densities (S,) at S values of θ (S, k), −∞ where C is not positive definite.
+
+        The Cholesky factors are written to `out` (S, n, n). For few rows, this is faster than `value` for each θ.
+        """
+        self.kernel.matrices(thetas, out)
+        noise = self.known if self.known is not None else self.noise.single(thetas)
+        out.reshape(len(out), -1)[:, :: out.shape[1] + 1] += noise
+        found = [self._factorize(C, theta, clean=True) for C, theta in zip(out, thetas, strict=True)]
+        return np.array([-np.inf if value is None else value for value in found])
+
+    def _factorize(self, C: np.ndarray, theta: np.ndarray, clean: bool) -> float | None:
+        """Replace C (n, n) by its Cholesky factor and return the log density; None if C is not positive definite."""
         residuals = self.y - self.mean.values(theta)
         # C.T is C in the order of Fortran: its upper factor Lᵀ is L in the order of C
-        chol, info = lapack.dpotrf(C.T, lower=0, clean=out is not None, overwrite_a=1)
+        chol, info = lapack.dpotrf(C.T, lower=0, clean=clean, overwrite_a=1)
         if info:
-            raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
+            return None
         half = lapack.dtrtrs(chol, residuals, lower=0, trans=1)[0]
         return -0.5 * (float(np.vdot(half, half)) + len(C) * LOG_2_PI) - float(np.log(chol.diagonal()).sum())
 

@@ -176,6 +176,10 @@ class Variances:
 
         return trained if trained.shape == (self.num_outputs,) else np.full(self.num_outputs, trained), backward
 
+    def single(self, thetas: np.ndarray) -> np.ndarray:
+        """Return the variance of one output at S values of θ (S, k), as (S, 1)."""
+        return np.exp(2 * self.log_scale.entries(thetas))
+
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         value, inner_backward = self.variances(theta)
         return np.diag(value), lambda A, out: inner_backward(A.diagonal(), out)

@@ -164,8 +164,8 @@ class KernelNode:
 
     `add_to(total, theta, factor)` adds `factor` times its matrix to `total` (n, n) in place; the function that it returns takes
     derivatives G by `total`, adds those by θ to a vector, and returns ⟨G, matrix⟩; it holds until the next call. `between(Z, X)` returns a function
-    `add(total, thetas, factor)`, which adds the covariances of points Z (m, d) with points X, or the rows of the data if X is None, at
-    S values of θ, times a factor () or (S, 1, 1), to `total` (S, m, n). `variances(thetas, Z)` are the prior variances (S, m) of Z, or
+    `add(total, thetas, factor)`, which adds the covariances of points Z (m, d) with points X, either of them the rows of the data if
+    None, at S values of θ, times a factor () or (S, 1, 1), to `total` (S, m, n). `variances(thetas, Z)` are the prior variances (S, m) of Z, or
     (1, m) if they are equal.
     """
 
@@ -176,6 +176,14 @@ class KernelNode:
         total = np.empty((self.num_rows, self.num_rows)) if out is None else out
         total.fill(0.0)
         return total, self.add_to(total, theta, 1.0)
+
+    def matrices(self, thetas: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write the matrices (S, n, n) at S values of θ (S, k) to `out` and return it: for few rows faster than `matrix` in turn."""
+        out.fill(0.0)
+        add, size = self.between(), max(BLOCK_ENTRIES // self.num_rows**2, 1)
+        for start in range(0, len(thetas), size):  # as many as stay in the cache
+            add(out[start : start + size], thetas[start : start + size], 1.0)
+        return out
 
     def cross(self, thetas: np.ndarray, Z: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         """Return the covariances (S, m, n) of points Z with points X, or with the rows of the data, at S values of θ (S, k)."""
@@ -255,8 +263,12 @@ class Radial(KernelNode):
         """Memory for s (n, n), which the gradient needs too."""
         return np.empty((self.num_rows, self.num_rows))
 
-    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
-        squares = _squared_differences(Z, self.X if X is None else X, separate=self.lengthscale.shape[-1] > 1)
+    def between(self, Z: np.ndarray | None = None, X: np.ndarray | None = None) -> Callable:
+        if Z is None and X is None and self.squares is not None:
+            squares = self.squares
+        else:
+            Z, X = (self.X if rows is None else rows for rows in (Z, X))
+            squares = _squared_differences(Z, X, separate=self.lengthscale.shape[-1] > 1)
 
         def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:
             others = {name: reference.numbers(thetas)[:, None, None] for name, reference in self.others.items()}
@@ -286,7 +298,7 @@ class Ones(KernelNode):
         total += factor
         return lambda G, out: G.sum()
 
-    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+    def between(self, Z: np.ndarray | None = None, X: np.ndarray | None = None) -> Callable:
         def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:
             total += factor
 
@@ -307,8 +319,11 @@ class InnerProducts(KernelNode):
             total[rows] += factor * self.products[rows]
         return lambda G, out: np.vdot(G, self.products)
 
-    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
-        products = Z @ (self.X if X is None else X).T
+    def between(self, Z: np.ndarray | None = None, X: np.ndarray | None = None) -> Callable:
+        if Z is None and X is None:
+            products = self.products
+        else:
+            products = (self.X if Z is None else Z) @ (self.X if X is None else X).T
 
         def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:
             total += factor * products
@@ -336,7 +351,7 @@ class ScaledKernel(KernelNode):
 
         return backward
 
-    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+    def between(self, Z: np.ndarray | None = None, X: np.ndarray | None = None) -> Callable:
         inner = self.inner.between(Z, X)
         return lambda total, thetas, factor: inner(total, thetas, factor * self.scale.numbers(thetas)[:, None, None])
 
@@ -354,7 +369,7 @@ class Sum(KernelNode):
         found = [part.add_to(total, theta, factor) for part in self.parts]
         return lambda G, out: sum(backward(G, out) for backward in found)
 
-    def between(self, Z: np.ndarray, X: np.ndarray | None = None) -> Callable:
+    def between(self, Z: np.ndarray | None = None, X: np.ndarray | None = None) -> Callable:
         parts = [part.between(Z, X) for part in self.parts]
 
         def add(total: np.ndarray, thetas: np.ndarray, factor) -> None:

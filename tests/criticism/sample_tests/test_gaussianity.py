@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import ks_2samp
+from scipy.stats import binom, chi2, ks_2samp
 
 from ovkgp.criticism import gaussianity_power, gaussianity_test
-from ovkgp.criticism.sample_tests.gaussian_embeddings import KERNELS
+from ovkgp.criticism.sample_tests.gaussian_embeddings import KERNELS, gaussian_inner_product
 from ovkgp.criticism.sample_tests.gaussianity import (
     compute_statistic,
     fit_gaussian,
@@ -198,6 +198,13 @@ def test_scales_without_power_are_an_error(scale, message):
         gaussianity_test(np.random.default_rng(15).normal(size=(50, 2)), scale=scale)
 
 
+def test_small_scale_is_an_error_where_most_observations_are_equal():
+    """The median distance is 0, and the mean distance is the one that the message advises."""
+    rows = np.concatenate([np.zeros(60), np.random.default_rng(0).normal(size=20)])[:, None]
+    with pytest.raises(OptionError, match="too small"):
+        gaussianity_test(rows, scale=1e-7)
+
+
 def test_large_scale_is_a_warning():
     with pytest.warns(UserWarning, match="scale is large"):
         gaussianity_test(np.random.default_rng(15).normal(size=(50, 2)), scale=20.0)
@@ -319,3 +326,44 @@ def test_kt_e_22_digits_are_those_of_uci():
     rows, _ = load_digits(return_X_y=True)
     assert rows.shape == (1797, 64)
     assert set(np.unique(rows)) == set(range(17))
+
+
+def test_kt_e_31_printed_bound_of_the_type_ii_error_is_below_the_error():
+    """Theorem 6.5.1 loses the factor 2 of 2nS_n: rows are a or b, the null hypothesis is the constant a, so that the error is binomial.
+
+    With twice the influence the bound exp(−n s²/(8v + 4cs/3)), s = Δ² − q/n, holds.
+    """
+    a, b, scale, u = 0.0, 0.1, 1.0, 0.1
+    square = 2 - 2 * np.exp(-scale * (b - a) ** 2)  # ‖φ(b) − φ(a)‖²
+    rows = np.repeat([a, b], [180, 20])[:, None]
+    known = {"null": "known", "mean": [a], "covariance": [[1e-12]], "scale": scale}
+    assert gaussianity_test(rows, **known, random_state=0).statistic == pytest.approx(200 * u**2 * square, rel=1e-6)
+    delta, variance = u * np.sqrt(square), u * (1 - u) * square  # Δ and m_P²
+    quantile = variance * chi2(1).isf(0.05)
+    for n in (200, 400):
+        error = binom(n, u).cdf(np.sqrt(quantile * n / square))
+        s = delta**2 - quantile / n
+        C = 2 / 3 * (4 + np.sqrt(2))
+        printed = np.exp(-n * (s / delta) ** 2 / (2 * variance + C * np.sqrt(variance) * s))
+        v, c = u**2 * square * variance, u * (1 - u) * square  # variance and largest value of f
+        assert printed < error < np.exp(-n * s**2 / (8 * v + 4 / 3 * c * s))
+
+
+def test_kt_e_31_influences_are_not_bounded():
+    """Lemma 6.B.2 bounds |f| by (4 + √2) Δ √M, but the derivative grows with the square of an observation."""
+    points = np.array([-30.0, -1.0, 1.0, 30.0])
+    weights = np.array([0.0005, 0.4995, 0.4995, 0.0005])
+    S, none = weights @ points**2, np.zeros((1, 1))
+
+    def embed(mean, variance):
+        """Inner products of N(mean, variance) with μ_P − N."""
+        moments = np.array([mean]), np.array([[variance]])
+        inner = [gaussian_inner_product(np.array([x]), none, *moments, "gaussian") for x in points]
+        return weights @ inner - gaussian_inner_product(np.zeros(1), np.array([[S]]), *moments, "gaussian")
+
+    at_points = np.array([embed(x, 0.0) for x in points])
+    distance = np.sqrt(weights @ at_points - embed(0.0, S))
+    step, y = 1e-5, points[-1]
+    derivative = (embed(step * y, S + step * (y**2 - S)) - embed(-step * y, S - step * (y**2 - S))) / (2 * step)
+    influence = at_points[-1] - weights @ at_points - derivative
+    assert abs(influence) > 2 * (4 + np.sqrt(2)) * distance

@@ -1,7 +1,10 @@
 """Tests of Gaussian models computed from Gram matrices."""
 
+import itertools
+
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 from scipy.stats import multivariate_normal
 from sklearn.preprocessing import KernelCenterer
 
@@ -155,3 +158,15 @@ def test_kt_e_33_eigenvalues_of_a_gaussian_input_are_geometric_from_zero():
 def test_invalid_input_is_an_error(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_kt_e_34_linear_classifiers_separate_some_points_not_all():
+    """The VC dimension d + 1 needs d + 1 points of which all splits are linearly separable; three points on a line are not such."""
+
+    def is_separable(points, labels):
+        left = -labels[:, None] * np.c_[points, np.ones(len(points))]  # labels (w·x + b) ≥ 1
+        return linprog(np.zeros(3), left, -np.ones(len(points)), bounds=(None, None)).status == 0
+
+    splits = [np.array(signs) for signs in itertools.product([-1.0, 1.0], repeat=3)]
+    assert all(is_separable(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), labels) for labels in splits)
+    assert not all(is_separable(np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]), labels) for labels in splits)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from detector_cases import gram
 from gpytorch.kernels import LinearKernel, MaternKernel, ScaleKernel
+from scipy.linalg import hadamard
 from scipy.special import j1
 from scipy.stats import chi2, kstest
 
@@ -201,3 +202,55 @@ def test_kt_e_19_constant_of_the_false_alarm_bound_diverges():
     integral = np.cumsum(np.abs(j1(r))) * (r[1] - r[0])
     ends = integral[[100_000, 400_000]]
     assert ends[1] / ends[0] == pytest.approx(2, rel=0.02)
+
+
+def fastfood(d: int, num_blocks: int, gamma: float, power: int, rng) -> np.ndarray:
+    """Frequencies √(2γ/d) S H G Π H B (num_blocks d, d) with S_ii = χ_d/‖G‖, or over ‖G‖² d as printed (power 2)."""
+    H, blocks = hadamard(d), []
+    for _ in range(num_blocks):
+        G, signs = rng.normal(size=d), rng.choice([-1.0, 1.0], d)
+        norm = np.linalg.norm(G) if power == 1 else np.square(G).sum() * d
+        S = np.sqrt(rng.chisquare(d, d)) / norm
+        blocks.append(np.sqrt(2 * gamma / d) * S[:, None] * (H @ (G[:, None] * H[rng.permutation(d)] * signs)))
+    return np.vstack(blocks)
+
+
+def test_kt_e_24_rows_of_fastfood_have_the_norm_of_g():
+    """KT-29: the rows of H G Π H B have the squared norm d‖G‖², so that S_ii = χ_d/‖G‖; with 1/(‖G‖² d) the kernel is nearly 1."""
+    rng, d, gamma = np.random.default_rng(0), 8, 0.5
+    G, signs = rng.normal(size=d), rng.choice([-1.0, 1.0], d)
+    product = hadamard(d) @ (G[:, None] * hadamard(d)[rng.permutation(d)] * signs)
+    np.testing.assert_allclose(np.square(product).sum(1), d * np.square(G).sum())
+    z = rng.normal(size=d)
+    z /= np.linalg.norm(z)
+    corrected, printed = (np.cos(fastfood(d, 4000, gamma, power, rng) @ z).mean() for power in (1, 2))
+    assert corrected == pytest.approx(np.exp(-gamma), abs=0.02)
+    assert printed > 0.95
+
+
+def test_kt_e_35_bound_of_bennett_is_that_of_a_mean():
+    """Mean ≤ Eξ + √(2v L/n) (1 + κ c √(L/(n v))) with probability 1 − δ, L = log(1/δ); the sum, as printed, is never below."""
+    rng, n, delta = np.random.default_rng(0), 400, 0.05
+    L, v = np.log(1 / delta), 0.3 * 0.7
+    sums = rng.binomial(n, 0.3, 20_000)
+    bound = 0.3 + np.sqrt(2 * v * L / n) * (1 + np.sqrt(L / (n * v)))
+    assert (sums / n > bound).mean() <= delta
+    assert (sums > bound).all()
+
+
+def test_kt_e_35_and_c_20_mean_squares_are_of_order_gamma_to_the_minus_s():
+    """KT-89, uniform rows on [0, 1], s = ½, A = 2 inside: (2γ)^s S_γ(x, x) tends to A Γ(s + 1) = √π, and (2γ)^(2s) S_γ(x, x) diverges.
+
+    The relative error of the empirical S_n(x, x) is O(√(γ^s/n)): half of it for 4 times as many rows.
+    """
+    inner = np.linspace(0.3, 0.7, 5)[:, None]
+    grid = ((np.arange(20_000) + 0.5) / 20_000)[:, None]
+    found = {gamma: np.exp(ExactColumns(rbf(gamma), grid).log_mean_squares(inner)) for gamma in (1e2, 1e4)}
+    for gamma, values in found.items():
+        np.testing.assert_allclose(np.sqrt(2 * gamma) * values, np.sqrt(np.pi), rtol=1e-3)
+    assert (1e4 * found[1e4] > 9 * 1e2 * found[1e2]).all()
+    rng, errors = np.random.default_rng(0), []
+    for n in (500, 2000):
+        columns = [ExactColumns(rbf(100.0), rng.uniform(size=(n, 1))) for _ in range(300)]
+        errors.append(np.std([np.exp(each.log_mean_squares(inner[2:3])) for each in columns]))
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.2)

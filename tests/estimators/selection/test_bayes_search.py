@@ -30,14 +30,14 @@ from ovkgp.exceptions import FitWarning, InputError, OptionError
 ALPHA = {"alpha": (1e-3, 1e3, "log")}
 
 
-@parametrize_with_checks([BayesSearchCV(Ridge(), ALPHA, n_startup=2, n_iter=1, cv=2)])
+@parametrize_with_checks([BayesSearchCV(Ridge(), ALPHA, n_startup=2, n_iter=3, cv=2)])
 @pytest.mark.slow
 def test_scikit_learn_checks_pass(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
-@parametrize_with_checks([BayesSearchCV(LogisticRegression(), {"C": (0.01, 10.0, "log")}, n_startup=2, n_iter=0, cv=2)])
+@parametrize_with_checks([BayesSearchCV(LogisticRegression(), {"C": (0.01, 10.0, "log")}, n_startup=2, n_iter=2, cv=2)])
 def test_scikit_learn_checks_pass_for_classifier(estimator, check):
     check(estimator)
 
@@ -66,7 +66,7 @@ X, y = make_regression(40, 5, noise=5.0, random_state=0)
 
 
 def search(estimator=None, space=None, **options):
-    options = {"n_startup": 5, "n_iter": 3, "cv": 2, "random_state": 0} | options
+    options = {"n_startup": 5, "n_iter": 8, "cv": 2, "random_state": 0} | options
     return BayesSearchCV(Surface() if estimator is None else estimator, SURFACE if space is None else space, **options)
 
 
@@ -81,7 +81,7 @@ def best_of_random(budget, seed):
 
 def test_lt_106_first_27_candidates_are_scrambled_sobol_points():
     space = {"a": (1e-3, 1e3, "log"), "b": (-1.0, 1.0)}
-    found = search(space=space, n_startup=27, n_iter=0, random_state=5).fit(X, y).cv_results_
+    found = search(space=space, n_startup=27, n_iter=27, random_state=5).fit(X, y).cv_results_
     rng = np.random.default_rng(np.random.SeedSequence(5))
     points = qmc.Sobol(2, scramble=True, rng=rng).random_base2(5)[:27]
     np.testing.assert_allclose(np.log10(found["param_a"].data.astype(float)), 6 * points[:, 0] - 3, atol=1e-12)
@@ -89,12 +89,12 @@ def test_lt_106_first_27_candidates_are_scrambled_sobol_points():
 
 
 def test_lt_106_default_budgets_are_27_and_50():
-    assert (BayesSearchCV(Ridge(), ALPHA).n_startup, BayesSearchCV(Ridge(), ALPHA).n_iter) == (27, 50)
+    assert (BayesSearchCV(Ridge(), ALPHA).n_startup, BayesSearchCV(Ridge(), ALPHA).n_iter) == (27, 77)
 
 
 @pytest.mark.slow
 def test_search_beats_random_search_with_same_budget():
-    ours = [search(n_startup=10, n_iter=10, random_state=seed).fit(X, y).best_score_ for seed in range(2)]
+    ours = [search(n_startup=10, n_iter=20, random_state=seed).fit(X, y).best_score_ for seed in range(2)]
     theirs = [best_of_random(20, seed) for seed in range(200)]
     assert min(ours) > -0.01  # the optimum is 0
     assert max(ours) < 0
@@ -108,9 +108,26 @@ def test_search_candidates_depend_on_random_state():
 
 
 def test_search_scores_all_candidates_on_same_folds():
-    space = {"alpha": [1.0]}
-    found = search(Ridge(), space, cv=KFold(3, shuffle=True), n_startup=4, n_iter=0).fit(X, y).cv_results_
-    assert len(set(found["mean_test_score"])) == 1
+    space = {"alpha": [1.0, 1.0 + 1e-13, 1.0 + 2e-13, 1.0 + 3e-13]}
+    found = search(Ridge(), space, cv=KFold(3, shuffle=True), n_startup=4, n_iter=4).fit(X, y).cv_results_
+    assert len(found["params"]) == 4
+    np.testing.assert_allclose(found["mean_test_score"], found["mean_test_score"][0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_startup", [2, 20])
+def test_search_evaluates_each_point_of_a_finite_space_once(n_startup):
+    space = {
+        "alpha": (1, 4),
+        "fit_intercept": [False, True],
+        "tol": optuna.distributions.FloatDistribution(0.1, 0.3, step=0.1),
+    }
+    found = search(Ridge(), space, n_startup=n_startup, n_iter=30).fit(X, y).cv_results_["params"]
+    assert len(found) == len({tuple(params.values()) for params in found}) == 24
+
+
+def test_search_evaluates_n_iter_candidates_in_total():
+    for n_startup, n_iter in ((3, 6), (6, 3)):
+        assert len(search(n_startup=n_startup, n_iter=n_iter).fit(X, y).cv_results_["params"]) == n_iter
 
 
 # --- results --------------------------------------------------------------------------------------------------------
@@ -139,7 +156,7 @@ def test_search_sets_nested_parameters_of_pipeline():
 def test_search_accepts_pipeline_step_as_choice_without_fitting_it():
     ridge = Ridge()
     pipeline = make_pipeline(StandardScaler(), Ridge())
-    found = search(pipeline, {"ridge": [ridge], "ridge__alpha": (0.1, 1.0)}, n_startup=2, n_iter=1).fit(X, y)
+    found = search(pipeline, {"ridge": [ridge], "ridge__alpha": (0.1, 1.0)}, n_startup=2, n_iter=3).fit(X, y)
     assert not hasattr(ridge, "coef_")
     assert found.best_estimator_[-1].alpha == found.best_params_["ridge__alpha"]
 
@@ -204,7 +221,7 @@ def test_metadata_routing_passes_weights_and_groups():
     weight, groups = np.tile([1.0, 3.0], 20), np.repeat(np.arange(4), 10)
     with sklearn.config_context(enable_metadata_routing=True):
         ridge = Ridge().set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
-        options = {"cv": GroupKFold(4).set_split_request(groups=True), "n_startup": 2, "n_iter": 0}
+        options = {"cv": GroupKFold(4).set_split_request(groups=True), "n_startup": 2, "n_iter": 2}
         found = search(ridge, ALPHA, **options).fit(X, y, sample_weight=weight, groups=groups)
     train, test = next(GroupKFold(4).split(X, y, groups))
     model = Ridge(**found.cv_results_["params"][0]).fit(X[train], y[train], weight[train])
@@ -228,7 +245,7 @@ def test_search_fits_gp_regressor_with_missing_outputs():
     outputs = np.hstack([np.sin(inputs), np.cos(inputs)])
     outputs[3, 0] = np.nan
     space = {"base_kernel": ["rbf", "matern12"], "rank": (1, 2)}
-    found = search(ovkgp.GPRegressor("decomposable", random_state=0), space, n_startup=3, n_iter=1).fit(inputs, outputs)
+    found = search(ovkgp.GPRegressor("decomposable", random_state=0), space, n_startup=3, n_iter=4).fit(inputs, outputs)
     assert found.predict(inputs).shape == (24, 2)
     assert found.best_score_ > 0
 
@@ -238,7 +255,7 @@ def test_search_fits_gp_regressor_with_missing_outputs():
 
 def test_search_continues_after_failed_candidates():
     with pytest.warns(FitFailedWarning, match="is too large"):
-        found = search(Surface(fails_above=0.0), n_startup=8, n_iter=8).fit(X, y)
+        found = search(Surface(fails_above=0.0), n_startup=8, n_iter=16).fit(X, y)
     failed = np.isnan(found.cv_results_["mean_test_score"])
     assert failed.sum() >= 2 and len(failed) == 16
     assert (found.cv_results_["param_b"].data[failed].astype(float) > 0).all()
@@ -398,9 +415,9 @@ def test_finished_study_is_reloaded_and_extended(tmp_path):
     assert again.n_resumed_ == 8
     same_trials(again.cv_results_, first.cv_results_)
     np.testing.assert_array_equal(again.cv_results_["mean_fit_time"], first.cv_results_["mean_fit_time"])
-    more = search(study=study, n_iter=5).fit(X, y)
+    more = search(study=study, n_iter=10).fit(X, y)
     assert more.n_resumed_ == 8
-    same_trials(more.cv_results_, search(n_iter=5).fit(X, y).cv_results_)
+    same_trials(more.cv_results_, search(n_iter=10).fit(X, y).cv_results_)
 
 
 def test_study_stores_failures_and_train_scores(tmp_path):
@@ -415,8 +432,8 @@ def test_study_stores_failures_and_train_scores(tmp_path):
 
 def test_study_resumes_with_stored_seed_without_random_state(tmp_path):
     study = tmp_path / "s"
-    first = search(study=study, random_state=None, n_iter=0).fit(X, y)
-    more = search(study=study, random_state=None, n_startup=7, n_iter=0).fit(X, y)
+    first = search(study=study, random_state=None, n_iter=5).fit(X, y)
+    more = search(study=study, random_state=None, n_startup=7, n_iter=7).fit(X, y)
     assert more.cv_results_["params"][:5] == first.cv_results_["params"]
     # Sobol points of one sequence: no two are in the same eighth of the range of b
     eighths = [int((params["b"] + 1) * 4) for params in more.cv_results_["params"]]
@@ -435,7 +452,7 @@ def test_study_resumes_with_stored_seed_without_random_state(tmp_path):
 )
 def test_study_rejects_changed_options(tmp_path, changed, key):
     study = tmp_path / "s"
-    search(study=study, n_startup=1, n_iter=0).fit(X, y)
+    search(study=study, n_startup=1, n_iter=1).fit(X, y)
     before = study.read_bytes()
     with pytest.raises(OptionError, match=key):
         search(study=study, **changed).fit(X, y)
@@ -443,7 +460,7 @@ def test_study_rejects_changed_options(tmp_path, changed, key):
 
 
 def test_study_rejects_changed_data(tmp_path):
-    search(study=tmp_path / "s", n_startup=1, n_iter=0).fit(X, y)
+    search(study=tmp_path / "s", n_startup=1, n_iter=1).fit(X, y)
     with pytest.raises(OptionError, match=r": data\)"):
         search(study=tmp_path / "s").fit(X, y + 1e-9)
 
@@ -473,7 +490,7 @@ def test_study_resumes_after_killed_process(tmp_path):
     process.wait()
     done = study.read_text().count("fit_time")
     inputs = np.random.default_rng(0).normal(size=(30, 3))
-    options = {"n_iter": done - 5 + 1, "cv": 2}
+    options = {"n_iter": done + 1, "cv": 2}
     resumed = search(Ridge(), ALPHA, study=study, **options).fit(inputs, inputs[:, 0])
     assert done - 1 <= resumed.n_resumed_ <= done
     same_trials(resumed.cv_results_, search(Ridge(), ALPHA, **options).fit(inputs, inputs[:, 0]).cv_results_)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from curve_cases import simulate_curves
 
+import ovkgp
 from ovkgp.inference.stacking.candidates import default_candidates
 from ovkgp.inference.stacking.curve_candidates import CurveCandidate, CurveData, held_out_densities
 from ovkgp.inference.stacking.curve_components import ComponentPosterior, fill_gaps, fit_components
@@ -127,3 +128,14 @@ def test_held_out_densities_of_incomplete_curves_equal_those_of_leave_one_out(da
     log_density, scores = held_out_densities(gp, gaps)
     np.testing.assert_allclose(scores, ((Y - expected.mean) / expected.std).numpy(), atol=1e-8)
     np.testing.assert_allclose(log_density + 0.5 * scores**2, -expected.std.log().numpy() - 0.5 * np.log(2 * np.pi))
+
+
+def test_components_are_centered_at_the_grid():
+    """Three components of fields whose mean has a front, which no smooth mean follows, are those of the centered fields."""
+    rng = np.random.default_rng(0)
+    a, b = np.meshgrid(np.linspace(0, 1, 12), np.linspace(0, 1, 12))
+    grid, X = np.column_stack([a.ravel(), b.ravel()]), rng.uniform(-1, 1, (20, 2))
+    patterns = rng.standard_normal((3, 144))
+    Y = 10.0 * (grid.sum(1) > 1) + np.column_stack([X, X[:, 0] * X[:, 1]]) @ patterns
+    model = ovkgp.FunctionGPRegressor(output_basis="pca", num_components=3, random_state=0).fit(X, Y, grid)
+    assert np.sqrt(np.mean((model.predict(X) - Y) ** 2)) < 0.02 * Y.std(0).mean()

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal, norm
 
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.stacking import output_draws
+from ovkgp.inference.stacking import output_draws, output_kernel
 from ovkgp.inference.stacking.candidates import default_candidates
 from ovkgp.inference.stacking.output_draws import (
     FINAL_EVALUATIONS,
@@ -22,6 +22,7 @@ from ovkgp.inference.stacking.output_draws import (
     OutputProblem,
 )
 from ovkgp.inference.stacking.output_posterior import IndependentMixture, OutputPosterior, _join_blocks
+from ovkgp.inference.training import numpy_values
 
 RNG = np.random.default_rng(0)
 X, Z = RNG.standard_normal((14, 2)), RNG.standard_normal((5, 2))
@@ -111,6 +112,32 @@ def test_draws_have_truncated_importance_weights():
     points, *_ = one._laplace_draws(density, draws.mode, 1024)
     # differences of step 5e-3 are one-sided, and 1024 Sobol points have the moments of the normal distribution
     np.testing.assert_allclose(np.cov(points.T), covariance, rtol=0.1, atol=0.02 * covariance.diagonal().max())
+
+
+@pytest.mark.parametrize("candidate", [0, 1, 2])
+@pytest.mark.parametrize("known", [None, KNOWN])
+@pytest.mark.parametrize("columns", [2, 7])  # with more than 6 columns, distances are matrix products
+def test_densities_computed_together_are_those_of_single_points(monkeypatch, candidate, known, columns):
+    inputs = np.random.default_rng(1).standard_normal((len(X), columns))
+    own = problem(candidate, known is not None, inputs)
+    density, k = own.density(Y, known), len(own.parameters)
+    points = own.parameters.loc + np.random.default_rng(0).normal(0, 0.5, (5, k))
+    monkeypatch.setattr(numpy_values, "BLOCK_ENTRIES", 2 * len(X) ** 2)  # two at a time
+    together, apart = np.empty((2, 5, len(X), len(X)))
+    values = density.values(points, together)
+    np.testing.assert_allclose(values, [density.value(u, C) for u, C in zip(points, apart, strict=True)], rtol=1e-9)
+    np.testing.assert_allclose(together, apart, atol=1e-9)
+    np.testing.assert_array_equal(density.values(points), values)
+    monkeypatch.setattr(output_kernel, "MAX_JOINT_ROWS", 1)
+    np.testing.assert_allclose(density.values(points), values, rtol=1e-9)
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_densities_are_minus_infinity_where_the_covariance_is_singular(monkeypatch, limit):
+    own = problem(0, True, np.repeat(X[:2], 7, axis=0))
+    monkeypatch.setattr(output_kernel, "MAX_JOINT_ROWS", limit)
+    values = own.density(Y, np.zeros(len(Y))).values(own.parameters.loc[None].repeat(2, 0))
+    np.testing.assert_array_equal(values, -np.inf)
 
 
 @pytest.mark.parametrize("candidate", [0, 1, 2])

@@ -543,3 +543,61 @@ def test_statistics_of_rows_without_observed_outputs_add_nothing(kind):
     assert gp.statistics(X[:0], Y[:0]).num_observed.sum() == 0
     with pytest.raises(InputError, match=r"no observed values|must contain data"):
         gp.condition(empty)
+
+
+def test_statistics_subtract_what_was_added(case):
+    layout = statistics_of(case).layout
+    some, rest = parts(case, [17, case.data.num_rows - 17])
+    found = statistics_of(case, layout=layout) - some
+    same(found, rest)
+    assert (some - some).layout == "empty" and found - Statistics.empty() is found
+    same(some + rest - rest, some)
+
+
+def test_statistics_subtract_rows_of_another_layout():
+    case = Case("decomposable", "per_output", 0.3, n=60)
+    complete = case.data.rows(case.data.observed.all(1))
+    assert statistics_of(case, complete).layout == "shared"
+    found = statistics_of(case) - statistics_of(case, complete)
+    same(found, statistics_of(case, case.data.rows(~case.data.observed.all(1)), layout="by_output"))
+
+
+def test_statistics_subtraction_stays_accurate_over_a_sliding_window():
+    torch.manual_seed(0)
+    kernel = RBFKernel(ard_num_dims=1)
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 20, random_state=0))
+    X, Y = torch.rand(600, 1, dtype=torch.float64), torch.rand(600, 1, dtype=torch.float64)
+    window = gp.statistics(X[:100], Y[:100])
+    for i in range(500):
+        new, old = slice(100 + i, 101 + i), slice(i, i + 1)
+        window = window + gp.statistics(X[new], Y[new]) - gp.statistics(X[old], Y[old])
+    same(window, gp.statistics(X[500:], Y[500:]), 1e-12)
+
+
+def test_statistics_subtraction_detects_lost_digits_and_unknown_rows():
+    kernel = RBFKernel()
+    gp = OperatorValuedGP(kernel, features=Nystrom(kernel, torch.zeros(1, 1)))
+    X = torch.zeros(4, 1, dtype=torch.float64)
+    large, small = torch.full((4, 1), 1e6, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64)
+    both = gp.statistics(X, large) + gp.statistics(X, small)
+    with pytest.raises(InputError, match="lost to rounding"):
+        both - gp.statistics(X, large)
+    with pytest.raises(InputError, match="not added before"):
+        gp.statistics(torch.cat([X, X]), torch.cat([small, small])) - gp.statistics(X, 2 * large)
+    with pytest.raises(InputError, match="do not contain"):
+        gp.statistics(X, small) - both
+    other = OperatorValuedGP(kernel, features=Nystrom(kernel, torch.ones(1, 1)))
+    with pytest.raises(InputError, match="different features"):
+        both - other.statistics(X, small)
+
+
+def test_output_statistics_subtract_output_by_output():
+    kernel = IndependentKernel([ScaleKernel(RBFKernel()), ScaleKernel(MaternKernel())])
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 10, num_dims=1, random_state=0))
+    X, Y = torch.rand(20, 1, dtype=torch.float64), torch.rand(20, 2, dtype=torch.float64)
+    Y[3, 0] = torch.nan
+    found = gp.statistics(X, Y) - gp.statistics(X[:8], Y[:8])
+    for part, expected in zip(found.parts, gp.statistics(X[8:], Y[8:]).parts, strict=True):
+        same(part, expected)
+    with pytest.raises(InputError, match="those of 2"):
+        found - OutputStatistics(found.parts[:1])

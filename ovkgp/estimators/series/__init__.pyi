@@ -1,0 +1,15 @@
+from ovkgp.estimators.series.backtests import backtest as backtest
+from ovkgp.estimators.series.backtests import compare_backtests as compare_backtests
+from ovkgp.estimators.series.backtests import score_backtest as score_backtest
+from ovkgp.estimators.series.forecast import Forecast as Forecast
+from ovkgp.estimators.series.forecast_windows import ForecastWindows as ForecastWindows
+from ovkgp.estimators.series.gp_forecaster import GPForecaster as GPForecaster
+from ovkgp.estimators.series.hsic_selector import HSICSelector as HSICSelector
+from ovkgp.estimators.series.persistence import PersistenceForecaster as PersistenceForecaster
+from ovkgp.estimators.series.persistence import PersistenceRegressor as PersistenceRegressor
+from ovkgp.estimators.series.power_curve import PowerCurve as PowerCurve
+from ovkgp.estimators.series.splits import RollingSplits as RollingSplits
+from ovkgp.estimators.series.splits import rolling_splits as rolling_splits
+from ovkgp.estimators.series.time_structure import Season as Season
+from ovkgp.estimators.series.time_structure import Structure as Structure
+from ovkgp.estimators.series.vector_autoregressor import VectorAutoregressor as VectorAutoregressor
