@@ -14,13 +14,19 @@ from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import integer, restore_on_error
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.estimators.series.forecast import Forecast
-from ovkgp.estimators.series.series_data import Series, SeriesData, read_continuation, read_series
+from ovkgp.estimators.series.series_data import (
+    Series,
+    SeriesData,
+    StampedTableMixin,
+    read_continuation,
+    read_series,
+)
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 
 
 @storable("series_format_", "output_names_", "_values", "_last_time")
-class PersistenceForecaster(Estimator):
+class PersistenceForecaster(StampedTableMixin, Estimator):
     """Persistence forecast, or with `season` > 1 the seasonal naive forecast, with bootstrap intervals.
 
     The mean of step h is the last observed value at the same place of the season. Paths continue the series as a random walk,
