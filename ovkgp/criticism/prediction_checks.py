@@ -6,6 +6,7 @@ without whitened residuals: other likelihoods than the Gaussian one, counts, lab
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -147,9 +148,9 @@ def check_replicates(estimator, X, Y, rows: np.ndarray, num_replicates: int, alp
     if estimator.kind == "labels":
         return _check_labels(estimator, _safe_indexing(X, rows), np.asarray(Y).reshape(-1)[rows], seed, **options)
     if not (estimator.has_posterior and estimator.has_predictive):
-        return [Check("predictive checks", conclusion="the model draws no observations", applies=False)]
+        return [Check("predictive checks", conclusion="they are made for labels and tables of outputs", applies=False)]
     outputs = estimator.check_rows(X, Y)[1]
-    rows = rows[: max(1, MAX_JOINT_DRAWS // outputs.shape[1])]
+    rows = rows[:: math.ceil(len(rows) * outputs.shape[1] / MAX_JOINT_DRAWS)]
     X, outputs = _safe_indexing(X, rows), outputs[rows]
     predicted = estimator.predictive(X)
     draws = np.reshape(estimator.sample_y(X, num_replicates, random_state=seed), (*outputs.shape, num_replicates))

@@ -177,7 +177,7 @@ def test_probabilities_that_are_too_certain_are_found():
 
 
 def test_table_has_predictive_checks_or_the_reason():
-    """For models whose residuals are those of single entries; a quantile regressor draws no observations."""
+    """For models whose residuals are those of single entries; a quantile regressor has neither labels nor a table of outputs."""
     y = rng.poisson(RATE)
     options = {"likelihood": "poisson", "hyperparameters": "evidence", "num_frequencies": 8, "random_state": 0}
     model = ovkgp.GPRegressor("independent", **options).fit(INPUTS[:100], y[:100])
@@ -187,7 +187,7 @@ def test_table_has_predictive_checks_or_the_reason():
     assert criticize(model, INPUTS[200:], overdispersed, random_state=0)[REPLICATE_NAMES[0]].rejected
     quantiles = ovkgp.InfiniteQuantileRegressor(num_tasks=5, random_state=0).fit(INPUTS[:60], RATE[:60])
     reason = criticize(quantiles, random_state=0)["predictive checks"]
-    assert not reason.applies and reason.conclusion == "the model draws no observations"
+    assert not reason.applies and reason.conclusion == "they are made for labels and tables of outputs"
 
 
 def test_random_part_of_transforms_depends_on_the_seed():
