@@ -554,3 +554,8 @@ class VectorAutoregressor(Estimator):
             f"  series         {pluralize(rows, 'row')} of {', '.join(map(str, self.output_names_))}; {pluralize(self.num_pairs_, 'pair')}",
         ]
         return Summary("\n".join([*lines, str(self.regressor_.summary())]))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
