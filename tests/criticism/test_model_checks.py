@@ -318,6 +318,7 @@ WITH_RESIDUALS = {
     "feature ridge": fit_to(ovkgp.ORFFRidge, lam=0.1, num_frequencies=20, random_state=0),
     "manifold": fit_to(ovkgp.ManifoldRidge, lam=0.1, num_neighbors=4, random_state=0),
     "classes": fit_to(ovkgp.SimplexClassifier, "labels", lam=0.1, random_state=0),
+    "class probabilities": fit_to(ovkgp.GPClassifier, "labels", random_state=0),
     "quantiles": fit_to(ovkgp.InfiniteQuantileRegressor, "target", lam=1e-2, num_tasks=5, random_state=0),
     "curves": fit_to(ovkgp.FunctionGPRegressor, "curves", output_basis="kernel", random_state=0),
     "curves, features": fit_to(ovkgp.FeatureProjectionRegressor, "curves", num_features=20, random_state=0),
