@@ -152,6 +152,7 @@ def test_fit_rejects_invalid_labels(y, match):
         GPClassifier().fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore:The least populated class")
 def test_a_class_that_is_missing_in_a_fold_is_an_error_of_that_fold_only():
     """A class of one row is unknown where it is held out: its probability is not predicted."""
     y = LABELS.copy()
