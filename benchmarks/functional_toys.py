@@ -5,8 +5,8 @@
 By name: `fig54`, spline bumps to mixtures of Gaussian processes with outliers, wrong labels, gaps and noise; `fig75`, sparsity of
 ε-insensitive losses; `fig76`, Huber losses with outlying curves and values; `fig77`, Huber losses over λ and κ; `fig81`, redundant
 dictionaries and their effective rank; `fig83`, selection of functions; `fig84`, Huber losses with features and a dictionary; `lt130`,
-lip movements with negated curves; `lt131`, outliers elsewhere in the input space; `lt133`, sparsity with outlying values. The figures
-have no printed numbers; their claims are checked. λ, κ and ε are chosen by errors of held-out training curves. One thread.
+lip movements with negated curves; `lt131`, outliers elsewhere in the input space; `lt132` and `lt133`, sparsity of lip movements and of
+mixtures with outlying values. The figures have no printed numbers; their claims are checked. λ, κ and ε are chosen by errors of held-out training curves. One thread.
 """
 
 from __future__ import annotations
@@ -559,6 +559,45 @@ def lt131(
     ]
 
 
+def lt132(num_curves: int = 32, num_points: int = 60, scales: Sequence[float] = (0.2, 0.5, 0.8, 1.2)) -> list[Claim]:
+    """Compute leave-one-out errors of simulated lip movements and sparsity over ε, with outlying values in half of the curves."""
+    sample = make_lip_curves(num_curves, num_points=num_points, random_state=0)
+    grid, X, truth, size = sample.grid, sample.X, sample.truth, sample.truth.std()
+    epsilons = (0.1, 0.4, 0.7, 1.0)  # in standard deviations of the curves, as the scales
+    columns = (f"ε = {epsilon:g}" for epsilon in epsilons)
+    heading(
+        "Fig. 4.8 (LT-132), simulated lip movements: leave-one-out error over the variance (fraction of dual curves that are 0)",
+        *("s", "square", *columns),
+    )
+    errors, sparsity = np.zeros((len(scales), len(epsilons) + 1)), np.zeros((len(scales), len(epsilons)))
+    kernels = {"lengthscale": "median", "output_kernel": "rbf", "output_lengthscale": 1 / math.sqrt(2 * 50)}
+    for i, scale in enumerate(scales):
+        outliers = {"curve_fraction": 0.5, "kind": "additive", "scale": scale * size, "random_state": i}
+        Y = corrupt_points(sample.Y, 0.2, **outliers)[0]
+        lam = ovkgp.FunctionalRidge(lam=np.geomspace(1e-6, 1e-1, 12), **kernels).fit(X, Y, grid).lam_
+        models = [ovkgp.FunctionalRidge(lam=lam, **kernels)]
+        for epsilon in epsilons:
+            options = {"loss": "insensitive", "p": 2, "epsilon": epsilon * size, "tolerance": LOOSE}
+            models.append(ovkgp.RobustFunctionalRegressor(lam=lam, **options, **kernels))
+        for j, model in enumerate(models):
+            for held_out in range(num_curves):
+                train = np.arange(num_curves) != held_out
+                predicted = model.fit(X[train], Y[train], grid).predict(X[[held_out]])[0]
+                errors[i, j] += np.square(predicted - truth[held_out]).mean() / (num_curves * truth.var())
+            if j:
+                sparsity[i, j - 1] = model.sparsity_
+        cells = (f"{e:.4f} ({z:.2f})" for e, z in zip(errors[i, 1:], sparsity[i], strict=True))
+        row(f"{scale:g}", f"{errors[i, 0]:.4f}", *cells)
+    return [
+        claim("lip movements: the error is larger at the largest ε", bool((errors[:, -1] > errors[:, 0]).all())),
+        claim("lip movements: sparsity grows with ε", bool((np.diff(sparsity, axis=1) >= -0.01).all())),
+        claim(
+            "lip movements: the size of the outliers has little influence (up to a tenth of the variance)",
+            bool((np.ptp(errors, axis=0) < 0.1).all()),
+        ),
+    ]
+
+
 def lt133(num_curves: int = 100, num_points: int = 60, scales: Sequence[float] = (0.4, 1.2, 1.7)) -> list[Claim]:
     """Compute errors and sparsity of the ε-insensitive loss of curves over ε, with outlying values."""
     sample = make_mixture_curves(2 * num_curves, num_points=num_points, amplitude=2.0, random_state=0)
@@ -601,6 +640,7 @@ EXPERIMENTS = {
     "fig84": fig84,
     "lt130": lt130,
     "lt131": lt131,
+    "lt132": lt132,
     "lt133": lt133,
 }
 QUICK = {
@@ -613,6 +653,7 @@ QUICK = {
     "fig84": {"num_curves": 40, "num_points": 40, "runs": 1},
     "lt130": {"num_curves": 16, "num_points": 30, "num_outliers": 2, "scales": (1.0, 5.0)},
     "lt131": {"num_inliers": 60, "num_outliers": 6, "scales": (2.0, 10.0), "num_points": 30},
+    "lt132": {"num_curves": 12, "num_points": 30, "scales": (0.2, 1.2)},
     "lt133": {"num_curves": 40, "num_points": 30, "scales": (0.4, 1.7)},
 }
 """Options that differ from the defaults of the experiments."""

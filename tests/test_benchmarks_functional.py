@@ -15,6 +15,7 @@ SLOW_TOYS = {
     "fig83": {"num_curves": 30, "num_per_scale": 5, "num_lams": 3},
     "fig77": {"num_curves": 30, "num_points": 20, "runs": 1},
     "fig84": {"num_curves": 30, "num_points": 30, "runs": 1},
+    "lt132": {"num_curves": 10, "num_points": 20, "scales": (0.5,)},
     "lt133": {"num_curves": 30, "num_points": 20, "scales": (0.4, 1.2)},
     "lt131": {"num_inliers": 40, "num_outliers": 4, "scales": (2.0,), "num_points": 20},
 }
@@ -27,6 +28,7 @@ CERTAIN = {
     "fig81": ["errors fall"],
     "fig83": ["fewer functions"],
     "lt130": ["from κ_max on"],
+    "lt132": ["sparsity grows with ε"],
     "lt133": ["sparsity grows with ε"],
 }
 """Text of the claims that do not depend on the size."""
@@ -36,6 +38,13 @@ CERTAIN = {
 def test_experiment_runs_and_size_independent_claims_hold(benchmark_of, capsys, name):
     claims = getattr(benchmark_of("functional_toys"), name)(**(TOYS | SLOW_TOYS)[name])
     check_experiment(claims, capsys.readouterr().out, CERTAIN.get(name, []))
+
+
+@pytest.mark.slow
+def test_times_with_missing_values_are_those_of_all_estimators(benchmark_of, capsys):
+    claims = benchmark_of("functional").run_gaps(sizes=((20, 12),))
+    check_experiment(claims, capsys.readouterr().out, [])
+    assert len(claims) == 3
 
 
 @pytest.mark.parametrize("module", ["functional_speech", "functional_profiles"])

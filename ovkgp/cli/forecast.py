@@ -63,13 +63,13 @@ def forecast_command(
             raise OptionError(
                 f"'{model}' holds a {estimator.class_name}, which does not forecast series. Use ovkgp predict, or fit the recipe forecast."
             )
-        exog = None
+        options = {"level": level, "random_state": seed}
         if future is not None:
-            names = tuple(estimator.exog_names_ or ())
+            names = tuple(getattr(estimator, "exog_names_", None) or ())
             if not names:
                 raise OptionError(f"--future is not supported by '{model}', which has no exogenous columns. Remove it.")
-            exog = TableFile(Path(future).expanduser(), names, None, separator=separator).read("none")[0]
-        forecast = estimator.forecast(steps, exog=exog, level=level, random_state=seed)
+            options["exog"] = TableFile(Path(future).expanduser(), names, None, separator=separator).read("none")[0]
+        forecast = estimator.forecast(steps, **options)
         table = pa.Table.from_pandas(make_table(forecast), preserve_index=False)
         count = write_tables(path, iter([table]))
         if not quiet:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import assert_error, invoke, succeed
+from cli_cases import ROOT, assert_error, invoke, succeed
 
 import ovkgp
 
@@ -56,3 +56,31 @@ def test_other_commands_refer_to_forecast(folder):
     assert_error(invoke("forecast", folder / "ridge.ovkgp", "--steps", 2, "--out", folder / "f.csv"), "OVKRidge")
     fit = "fit", "forecast", table, "--inputs", "month", "--outputs", "u", "--task", "v"
     assert_error(invoke(*fit, "--out", folder / "m.ovkgp"), "--task")
+
+
+@pytest.mark.parametrize("estimator", ["VectorAutoregressor", "PersistenceForecaster"])
+def test_forecast_command_with_models_without_exogenous_columns(folder, estimator):
+    (folder / "other.toml").write_text(
+        (ROOT / "models" / "forecast.toml").read_text("utf-8").partition("[model]")[0]
+        + f'[model]\nestimator = "{estimator}"\n',
+        encoding="utf-8",
+    )
+    table, model = folder / "table.csv", folder / "other.ovkgp"
+    succeed("fit", folder / "other.toml", table, "--inputs", "month", "--outputs", "u,v", "--out", model)
+    succeed("forecast", model, "--steps", 2, "--out", folder / "other.csv")
+    forecast = ovkgp.load(model).forecast(2, random_state=0)
+    found = pd.read_csv(folder / "other.csv")
+    np.testing.assert_allclose(found[["u_mean", "v_mean"]], forecast.mean, rtol=1e-12)
+    assert_error(invoke("forecast", model, "--steps", 2, "--future", table, "--out", folder / "p.csv"), "--future")
+    options = [
+        "fit",
+        folder / "other.toml",
+        table,
+        "--inputs",
+        "month,sale",
+        "--outputs",
+        "v",
+        "--out",
+        folder / "p.ovkgp",
+    ]
+    assert_error(invoke(*options), "exogenous columns")

@@ -14,6 +14,7 @@ from ovkgp.recipes import list_recipes, load_recipe
 
 NAMES = (
     "bayesian_multitask",
+    "classifier",
     "cost_sensitive",
     "curl_free_field",
     "curves",
@@ -227,6 +228,18 @@ def test_quantiles_has_calibrated_intervals(file):
     curves = model.predict(fresh.X, quantiles=[0.1, 0.5, 0.9])
     assert (np.diff(curves, axis=1) >= 0).all()
     assert is_restored(model, file, fresh.X)
+
+
+def test_classifier_predicts_probabilities_of_incomplete_labels(file):
+    X, y = make_moons(300, noise=0.25, random_state=0)
+    labels = np.array(["no", "yes"], dtype=object)[y]
+    labels[:150:5] = None
+    model = load_recipe("classifier").fit(X[:150], pd.DataFrame({"ill": labels[:150]}))
+    rows, truth = X[150:], labels[150:]
+    assert (model.predict(rows) == truth).mean() > 0.88
+    chosen = model.predict_proba(rows)[np.arange(150), (truth == "yes").astype(int)]
+    assert -np.log(chosen).mean() < 0.3
+    assert is_restored(model, file, rows)
 
 
 def test_cost_sensitive_misses_fewer_cases_at_higher_cost(file):

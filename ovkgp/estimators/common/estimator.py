@@ -179,14 +179,14 @@ class Estimator(SavableMixin, BaseEstimator):
         X, Y : array-like of shape (m, d) and (m, p), or None, default=None
             Rows held out of the fit. If None, the stored training rows.
         random_state : int, RandomState instance or None, default=None
-            Seed that selects rows of large tables.
+            Seed that selects rows of large tables, and of the random part of transforms of labels and counts.
 
         Returns
         -------
         Residuals
             Residuals with the index of their rows, and how they were computed.
         """
-        return residuals_of_entries(self, X, Y)
+        return residuals_of_entries(self, X, Y, random_state)
 
     def check_rows(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
         """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit.

@@ -15,11 +15,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from linear_operator import to_dense
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL
-from ovkgp.estimators.common.named_kernels import BASE_KERNEL, ridge_kernel, usable_scale
+from ovkgp.estimators.common.named_kernels import BASE_KERNEL, random_features, ridge_kernel, usable_scale
 from ovkgp.estimators.common.options import (
     CONVENTIONS,
     LAM,
@@ -44,6 +45,7 @@ from ovkgp.estimators.ridge.base import RidgePath, make_ridge_gp, middle
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
+from ovkgp.features import ORFF
 from ovkgp.functional import FunctionalData
 from ovkgp.functional.factors import Factor
 from ovkgp.inference import noise_path
@@ -182,7 +184,7 @@ def fit_curves(estimator, X: np.ndarray, data: FunctionalData, coordinates: Curv
         make_latent = partial(make_exact, estimator, estimator.kernel, coordinates.variances)
         fit_projected(estimator, X, data, coordinates, projected, make_latent)
     else:
-        _fit_entries(estimator, X, data, coordinates)
+        fit_entries(estimator, X, data, coordinates, CurveRidge(estimator.kernel, estimator.lengthscale))
 
 
 def make_exact(estimator, kernel: str | Kernel, variances: np.ndarray, noise: float) -> OVKRidge:
@@ -214,11 +216,18 @@ def fit_projected(
     _set_fit(estimator, data, coordinates, float(lams[best]), float(noises[best]), found)
 
 
-def _fit_entries(estimator, X: np.ndarray, data: FunctionalData, coordinates: CurveCoordinates) -> None:
-    """Fit the coordinates of curves with gaps or at different points, and select λ."""
-    entries, projected = collect_entries(coordinates, data, estimator.quadrature, estimator.curve_weighting)
+def fit_entries(
+    estimator, X: np.ndarray, data: FunctionalData, coordinates: CurveCoordinates, latent: CurveRidge, weighting=None
+) -> None:
+    """Fit the coordinates of curves with gaps or at different points, and select λ; see `fit_projected`.
+
+    Curves are weighted as the option `curve_weighting` says, unless `weighting` is given.
+    """
+    entries, projected = collect_entries(
+        coordinates, data, estimator.quadrature, weighting or estimator.curve_weighting
+    )
     (lams, noises), best = _noise_levels(estimator, len(data)), 0
-    latent = CurveRidge(estimator.kernel, estimator.lengthscale, torch.from_numpy(coordinates.variances))
+    latent.variances = torch.from_numpy(coordinates.variances)
     if len(lams) > 1:
         path = curve_path(latent.make_kernel(X), latent.variances, to_tensor(X), entries, torch.from_numpy(noises))
         best = _select_level(estimator, path, lams, noises, projected)
@@ -309,12 +318,17 @@ def _condition_again(ridge: CurveRidge) -> None:
 
 @storable("X_", "entries_", "noise_", finish=_condition_again)
 class CurveRidge(BaseEstimator):
-    """Posterior of coordinates with prior variances (ρ,) and a scalar kernel, given entries of curves at different points."""
+    """Posterior of coordinates with prior variances (ρ,) and a scalar kernel, given entries of curves at different points.
 
-    def __init__(self, kernel="rbf", lengthscale="median", variances=None):
+    The kernel may be that of random features, with a number of frequencies and their seed.
+    """
+
+    def __init__(self, kernel="rbf", lengthscale="median", variances=None, num_frequencies=None, random_state=None):
         self.kernel = kernel
         self.lengthscale = lengthscale
         self.variances = variances
+        self.num_frequencies = num_frequencies
+        self.random_state = random_state
 
     def make_kernel(self, X: np.ndarray):
         """Make the scalar kernel in float64."""
@@ -322,7 +336,10 @@ class CurveRidge(BaseEstimator):
             kernel="auto", base_kernel=self.kernel, lengthscale=self.lengthscale, output_matrix=None
         )
         ((scalar, _),) = components(ridge_kernel(options, X, np.zeros((len(X), 1))))
-        return scalar.requires_grad_(False)
+        scalar = scalar.requires_grad_(False)
+        if self.num_frequencies is None:
+            return scalar
+        return FeatureKernel(random_features(scalar, X.shape[1], self.num_frequencies, self.random_state).double())
 
     def fit(self, X: np.ndarray, entries: CoordinateEntries, noise: float) -> CurveRidge:
         """Condition on the entries with noise σ²."""
@@ -334,6 +351,19 @@ class CurveRidge(BaseEstimator):
         scalar = self.make_kernel(self.X_.numpy())
         self.posterior_ = CoordinatePosterior(scalar, self.variances, self.X_, self.entries_, self.noise_)
         self.gp_ = SimpleNamespace(kernel=self.posterior_.process.kernel)
+
+
+class FeatureKernel(Kernel):
+    """Scalar kernel φ(x)ᵀφ(z) of random features."""
+
+    def __init__(self, features: ORFF):
+        super().__init__()
+        self.features = features
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> Tensor:
+        left = to_dense(self.features(x1))
+        right = left if x2 is x1 else to_dense(self.features(x2))
+        return (left * right).sum(-1) if diag else left @ right.mT
 
 
 class JointDraws:

@@ -36,11 +36,16 @@ MAX_GRAM_ERROR = (
 @storable_record
 @dataclass(frozen=True, eq=False)
 class CurveCoordinates:
-    """Basis h(θ) = ψ(θ)ᵀ P (k, ρ) of curves with independent coordinates of prior variances t (ρ,)."""
+    """Basis h(θ) = ψ(θ)ᵀ P (k, ρ) of curves with independent coordinates of prior variances t (ρ,).
+
+    The prior of a curve is that of ψ with white coefficients, of which the coordinates may explain a part, or, without a residual, that of the
+    coordinates.
+    """
 
     factor: object
     projection: np.ndarray
     variances: np.ndarray
+    has_residual: bool = True
 
     def rows(self, points: np.ndarray) -> np.ndarray:
         """Return h at points (k, b), (k, ρ)."""
@@ -48,6 +53,8 @@ class CurveCoordinates:
 
     def residual_variance(self, points: np.ndarray) -> np.ndarray:
         """Return the prior variance at points (k, b) that the coordinates do not explain, (k,)."""
+        if not self.has_residual:
+            return np.zeros(len(points))
         psi = factor_rows(self.factor, points)
         inside = np.square(psi @ self.projection) @ self.variances
         outside = self.factor.residual_variance(to_tensor(points)).numpy()
@@ -55,6 +62,8 @@ class CurveCoordinates:
 
     def residual_covariance(self, points: np.ndarray) -> np.ndarray:
         """Return the prior covariance between points (k, b) that the coordinates do not explain, (k, k)."""
+        if not self.has_residual:
+            return np.zeros((len(points), len(points)))
         psi = factor_rows(self.factor, points)
         rows = psi @ self.projection
         kernel = getattr(self.factor, "kernel", None)

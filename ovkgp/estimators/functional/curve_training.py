@@ -380,8 +380,9 @@ def _list_variants(options, data, subset, has_groups, found: list[Candidate]) ->
     best = max(known, key=lambda one: np.nanmean(found[names.index(one.name)].log_density))
     if options.deviations == "auto" and best.has_deviations:
         variants.append(replace(best, has_deviations=False, name=f"{best.name}, no deviations"))
-    has_objects = best.input_kernel is not None or best.domain_kernel is not None  # which are in original units
-    if not has_objects and (scale := fit_scale_curve(data)) is not None:
+    # a dictionary spans the curves, which it would not do times a curve of standard deviations
+    if not isinstance(options.output_basis, Dictionary) and (scale := fit_scale_curve(data)) is not None:
+        scale = scale if best.output_scale is None else scale.relative_to(best.output_scale)
         variants.append(replace(best, scale=scale, name=f"{best.name}, varying variance"))
     return [partial(_train_kernel, options, data, subset, one) for one in variants]
 

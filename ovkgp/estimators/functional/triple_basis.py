@@ -20,6 +20,8 @@ from ovkgp.estimators.functional.basis_ridge import (
     BASIS_ATTRIBUTES,
     BASIS_CONSTRAINTS,
     BasisRegressor,
+    CurveRidge,
+    fit_entries,
     fit_projected,
     make_exact,
 )
@@ -81,7 +83,7 @@ class TripleBasisRegressor(BasisRegressor):
     method : {"exact", "plug_in"}, default="exact"
         "exact": least squares coefficients, so that output functions are orthonormal at the points of the curves. "plug_in": averages
         over the points of functions that are orthonormal in L², as in the source (BO-52), which are less accurate on grids with both
-        ends or few points.
+        ends or few points, and with gaps.
     kernel, lengthscale, lam, convention, quadrature, fit_intercept, selection, scale, verbose
         As for `KernelProjectionRegressor`. The source ran convention="sum" (BO-E-14).
     random_state : int, RandomState instance or None, default=None
@@ -97,9 +99,9 @@ class TripleBasisRegressor(BasisRegressor):
 
     Notes
     -----
-    Curves with gaps are interpolated linearly, and the noise of a value follows from the numbers of observed values. The error of the
-    interpolation is not in the bands: 90 % bands cover about 83 % if curves are observed at few different points; use
-    `KernelProjectionRegressor`, which is exact there. Complexity: O(n q² + q³) for q features, O(n³) for the kernel.
+    With `method="exact"` curves with gaps or at different points enter by their observed values, with equal noise; the prior of the coefficients
+    is the same. "plug_in" interpolates them linearly. Complexity: O(n q² + q³) for q features, O(n³) for the kernel; with gaps as
+    `KernelProjectionRegressor`.
 
     Examples
     --------
@@ -194,11 +196,12 @@ class TripleBasisRegressor(BasisRegressor):
                 coordinates = CurveCoordinates(factor, np.sqrt(self.dictionary_.volume) * np.eye(size), np.ones(size))
                 projected = project_plug_in(coordinates, data, self.quadrature)
             else:  # orthonormal at the points of the curves, with prior variances 1
-                coordinates = observed_coordinates(factor, data, self.quadrature)
-                coordinates = replace(coordinates, variances=np.ones_like(coordinates.variances))
+                coordinates = observed_coordinates(factor, observed, self.quadrature)
+                coordinates = replace(coordinates, variances=np.ones_like(coordinates.variances), has_residual=False)
+                if not observed.is_complete:
+                    fit_entries(self, self._regressors(X), observed, coordinates, self._make_irregular(), "points")
+                    return self
                 projected = project_curves(coordinates, data, self.quadrature)
-                if not observed.is_complete:  # what interpolated curves have outside of the basis is no white noise
-                    projected = ProjectedCurves.without_rest(projected.Z)
             fit_projected(self, self._regressors(X), data, coordinates, projected, self._make_latent)
         return self
 
@@ -208,6 +211,13 @@ class TripleBasisRegressor(BasisRegressor):
         if self.features == "kernel":
             return OVKRidge(**options)
         return ORFFRidge(num_frequencies=(self.num_features + 1) // 2, random_state=self._seed, **options)
+
+    def _make_irregular(self) -> CurveRidge:
+        """Make the posterior of coordinates of curves with gaps or at different points, with the same kernel."""
+        if self.features == "kernel":
+            return CurveRidge(self.kernel, self.lengthscale)
+        count = (self.num_features + 1) // 2
+        return CurveRidge(self.kernel, self.lengthscale, num_frequencies=count, random_state=self._seed)
 
     def _check_inputs(self, X) -> np.ndarray:
         return self._regressors(super()._check_inputs(X))

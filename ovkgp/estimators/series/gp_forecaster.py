@@ -20,7 +20,7 @@ from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import Rule, integer, names_in, one_of
 from ovkgp.estimators.common.summary import Summary, pluralize
 from ovkgp.estimators.series.forecast import Forecast
-from ovkgp.estimators.series.series_data import Series, read_series, select_exog, split_exog
+from ovkgp.estimators.series.series_data import Series, index_by_stamps, read_series, select_exog, split_exog
 from ovkgp.estimators.series.time_structure import (
     CALENDAR,
     RESIDUALS,
@@ -248,10 +248,8 @@ class GPForecaster(Estimator):
         GPForecaster
             The estimator itself.
         """
-        X, Y = pd.DataFrame(X), pd.DataFrame(Y)
-        table = pd.concat([Y.reset_index(drop=True), X.iloc[:, 1:].reset_index(drop=True)], axis=1)
-        exog = [str(name) for name in X.columns[1:]] or None
-        return self.set_params(exog=exog).fit(table.set_axis(pd.Index(X.iloc[:, 0]), axis=0))
+        exog = [str(name) for name in pd.DataFrame(X).columns[1:]] or None
+        return self.set_params(exog=exog).fit(index_by_stamps(X, Y))
 
     @property
     def input_names(self) -> list[str]:

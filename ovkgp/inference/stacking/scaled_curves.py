@@ -44,6 +44,11 @@ class ScaleCurve:
         inside = np.clip(points, *self.log_std.domain.T)
         return torch.from_numpy(np.where(points == inside, self.log_std(inside, 1), 0.0).ravel())
 
+    def relative_to(self, std: tuple[float, ...]) -> ScaleCurve:
+        """Divide s by the standard deviations of the channels (q,), so that divided curves keep their units."""
+        mean = self.log_std  # splines sum to 1
+        return ScaleCurve(MeanCurve(mean.domain, mean.grid, mean.coefficients - np.log(std), mean.knots))
+
     def divide(self, data: CurveData) -> CurveData:
         """Divide the curves by s."""
         return replace(data, Y=data.Y / self(data.tasks))

@@ -414,6 +414,21 @@ def test_variance_of_curves_with_gaps_follows_the_data(decaying_model):
     assert (np.abs(((lower <= Y[40:]) & (Y[40:] <= upper)).reshape(20, 3, 8).mean((0, 2)) - 0.9) < 0.09).all()
 
 
+def test_kernel_objects_of_curves_whose_variance_changes_along_the_domain_are_in_original_units():
+    """With kernel objects there was no varying variance: bands had one width at all points."""
+    (grid, X, Y), widths = simulate_decaying_curves(30, 20), []
+    for unit in (1.0, 1000.0):
+        kernel = ScaleKernel(MaternKernel(2.5))
+        kernel.outputscale = unit**2
+        model = ovkgp.FunctionGPRegressor(kernel=kernel, task_kernel=MaternKernel(2.5)).fit(X, unit * Y, grid)
+        weights = model.model_weights()
+        assert sum(weight for name, weight in weights.items() if name.endswith("varying variance")) > 0.5
+        lower, upper = model.predict_interval(X[:5])
+        widths.append((upper - lower).mean(0) / unit)
+    assert widths[0][0] > 2 * widths[0][-1]
+    np.testing.assert_allclose(widths[1], widths[0], rtol=1e-3)
+
+
 def test_models_with_varying_variance_are_stored_and_have_derivatives(decaying_model, tmp_path):
     X, Y, found = decaying_model
     found.save(tmp_path / "model.ovkgp")
