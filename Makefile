@@ -40,7 +40,7 @@ lint: $(READY)
 	@$(BIN)/basedpyright
 
 bench: $(READY)
-	@for script in peers defaults features posteriors series ridge hyperparameters itl functional functional_gp functional_toys criticism; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
+	@for script in peers defaults features posteriors series series_wind ridge hyperparameters itl functional functional_gp functional_toys criticism; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 clean:
 	@rm -rf build dist demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache

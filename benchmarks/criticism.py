@@ -1,10 +1,10 @@
-"""Tests of Gaussianity, ranks and two samples: Figures 6.1–6.5 of Kellner's thesis; size and power of `criticize`; speed.
+"""Tests of Gaussianity, ranks and two samples: Figures 4.1, 4.2 and 6.1–6.5 of Kellner's thesis; size and power of `criticize`; speed.
 
     python benchmarks/criticism.py [NAME ...] [--full]
 
-By name: `fig61`, distributions of the statistic and of its bootstrap; `fig62`, level and power in 2 and 100 dimensions; `fig63`, classes
+By name: `fig41`, projections of a ring for several scales (Figures 4.1 and 4.2); `fig61`, distributions of the statistic and of its bootstrap; `fig62`, level and power in 2 and 100 dimensions; `fig63`, classes
 of digits; `fig64`, ranks of covariances; `fig65`, ranks with noise; `models`, right models and models
-that are wrong in one way, by `criticize`; `speed`, multiplier and parametric bootstrap, the two-sample test, and `criticize`.
+that are wrong in one way, by `criticize`; `counts`, Poisson models and classifiers by `criticize`; `speed`, multiplier and parametric bootstrap, the two-sample test, and `criticize`.
 Numbers of the thesis are beside ours where it prints them. Sizes are small by default; `--full` runs those of the thesis. One thread.
 """
 
@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 from claims import Claim, claim, heading, note, row, run_experiments
-from criticism_models import NUM_ROWS, count_rejected, fit_fixed, fit_trained
+from criticism_models import NUM_ROWS, count_rejected, count_rejected_counts, fit_fixed, fit_trained
 from scipy.stats import ks_2samp
 from sklearn.datasets import load_digits
 
@@ -29,8 +29,10 @@ from ovkgp.criticism import (
     energy_normality_test,
     gaussianity_test,
     henze_zirkler,
+    hsic,
     mmd,
     random_projection_test,
+    renormalize_gram,
 )
 from ovkgp.exceptions import OptionError
 
@@ -50,6 +52,68 @@ def draw_mixture(rng: np.random.Generator, n: int, d: int, weight: float) -> np.
     """Draw a mixture of two Gaussian distributions with covariance diag(.5/j²); a weight of 0 is the null hypothesis."""
     j = np.arange(1, d + 1)
     return rng.normal(size=(n, d)) * np.sqrt(0.5) / j + np.where(rng.random((n, 1)) < weight, 1.5 / j, 0.0)
+
+
+def draw_ring(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw rows (n, 2) that are uniform between circles of radius ½ and 1."""
+    radius, angle = np.sqrt(rng.uniform(0.25, 1, n)), rng.uniform(0, 2 * np.pi, n)
+    return radius[:, None] * np.c_[np.cos(angle), np.sin(angle)]
+
+
+def fig41(
+    gammas: tuple[float, ...] = (50.0, 100.0, 400.0, 1000.0, 5000.0), n: int = 2000, num_new: int = 500, runs: int = 8
+) -> list[Claim]:
+    """Test whether projections of a ring are Gaussian, and whether they depend on the rows, for the kernel and the renormalized one."""
+    rng = np.random.default_rng(0)
+    normal = {name: np.empty((len(gammas), runs), bool) for name in ("kernel", "renormalized")}
+    dependence = {name: np.empty((len(gammas), runs)) for name in normal}
+    for run in range(runs):
+        rows, new = draw_ring(n, rng), draw_ring(num_new, rng)
+        squares, cross = (np.square(rows[:, None] - other).sum(-1) for other in (rows, new))
+        for k, gamma in enumerate(gammas):
+            gram, columns = np.exp(-gamma * squares), np.exp(-gamma * cross)
+            for name, kernel in (("kernel", columns), ("renormalized", renormalize_gram(gram, columns))):
+                projected = kernel.T @ rng.normal(size=(n, 2)) / np.sqrt(n)
+                projected /= projected.std()
+                normal[name][k, run] = not henze_zirkler(projected, pvalue="lognormal").rejected
+                dependence[name][k, run] = hsic(
+                    new / new.std(), projected, scale=0.5, num_permutations=200, random_state=rng
+                ).pvalue
+    heading(
+        f"Figures 4.1 and 4.2: {runs} rings of {n} rows, 2 projections",
+        "γ",
+        "not rejected: kernel",
+        "renormalized",
+        "HSIC p: kernel",
+        "renormalized",
+    )
+    for k, gamma in enumerate(gammas):
+        row(
+            f"{gamma:g}",
+            *(normal[name][k].mean() for name in normal),
+            *(np.median(dependence[name][k]) for name in normal),
+        )
+    note(
+        "Second implementation, 2000 rows: not rejected 0, .25, .25, 0, 0 and 0, .17, .5, .83, .58; median HSIC p .016, .016, .05, .24, .2."
+    )
+    note(
+        "Thesis, 5000 rows: normal up to γ near 400, and for any larger γ if renormalized; projections lose the information on the rows."
+    )
+    medians = {name: np.median(values, axis=1) for name, values in dependence.items()}
+    return [
+        claim(
+            "for the largest γ renormalized projections are normal more often",
+            normal["renormalized"][-1].mean() > normal["kernel"][-1].mean(),
+        ),
+        claim(
+            "renormalized projections are normal more often for γ ≥ 400 than for the smallest γ",
+            normal["renormalized"][2:].mean() > normal["renormalized"][0].mean(),
+        ),
+        *(
+            claim(f"{name}: the dependence on the rows is lost as γ grows", median[0] < 0.05 and median[-1] > 0.05)
+            for name, median in medians.items()
+        ),
+    ]
 
 
 def fig61(n: int = 300, runs: int = 100) -> list[Claim]:
@@ -288,6 +352,33 @@ def models(runs: int = 20, first_seed: int = 1000, wrong: Iterable[str] = tuple(
     return claims
 
 
+def counts(runs: int = 20, wrong: Iterable[str] = ("overdispersed", "extra zeros")) -> list[Claim]:
+    """Count how often `criticize` rejects Poisson models and classifiers at 100 rows held out of the fit, and by which check."""
+    claims = []
+    names = "predictive check: squared errors", "predictive check: smallest value", "PIT of output 0"
+    heading(
+        f"Poisson models and classifiers of 200 rows, {runs} data sets",
+        "data",
+        "any test",
+        "squared errors",
+        "smallest value",
+        "PIT",
+    )
+    for case in ("poisson", "labels", *wrong):
+        rejected, by_check = count_rejected_counts(case, runs)
+        row(case, rejected / runs, *(by_check[name] / runs for name in names))
+        if case in wrong:
+            found = max(by_check[name] for name in names[:2]) / runs
+            claims.append(claim(f"{case}: found by a predictive check in at least 60 %: {found:.1%}", found >= 0.6))
+        else:
+            claims.append(
+                claim(
+                    f"{case}: right models are rejected in at most 10 %: {rejected / runs:.1%}", rejected <= 0.1 * runs
+                )
+            )
+    return claims
+
+
 def cpu_seconds(work: Callable, repeats: int) -> float:
     """Measure the smallest CPU time of several runs."""
     times = []
@@ -299,21 +390,25 @@ def cpu_seconds(work: Callable, repeats: int) -> float:
 
 
 EXPERIMENTS = {
+    "fig41": fig41,
     "fig61": fig61,
     "fig62": fig62,
     "fig63": fig63,
     "fig64": fig64,
     "fig65": fig65,
     "models": models,
+    "counts": counts,
     "speed": speed,
 }
 FULL = {
+    "fig41": {"n": 5000, "num_new": 1000, "runs": 100},
     "fig61": {"n": 1000, "runs": 250},
     "fig62": {"sizes": (100, 200, 300, 400, 500), "runs": 200},
     "fig63": {"sizes": (50, 100, 200, 300, 400), "runs": 200},
     "fig64": {"sizes": (100, 300, 600, 1000, 1500, 5000), "runs": 200},
     "fig65": {"n": 600, "runs": 200, "ratios": (100.0, 50.0, 20.0, 10.0, 5.0)},
     "models": {"runs": 200},
+    "counts": {"runs": 200},
     "speed": {"parametric": 1000},
 }
 """Sizes of the thesis."""

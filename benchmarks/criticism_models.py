@@ -64,3 +64,30 @@ def count_rejected(case, fit, num_datasets, first_seed=0):
         rejected += bool(table.rejected)
         by_check.update(check.name for check in table.rejected)
     return rejected, by_check
+
+
+def draw_counts(case, seed, n=300):
+    """Draw inputs (n, 1) and counts (n,) with a known rate, or labels of the case "labels"."""
+    rng = np.random.default_rng([seed, 5])
+    X = rng.uniform(0, 6, (n, 1))
+    f = np.sin(X[:, 0]) + 1
+    if case == "labels":
+        return X, np.where(rng.random(n) < 1 / (1 + np.exp(4 - 4 * f)), "b", "a")
+    if case == "overdispersed":
+        return X, rng.negative_binomial(2, 2 / (2 + np.exp(f)))
+    return X, rng.poisson(np.exp(f)) * (rng.random(n) < (0.8 if case == "extra zeros" else 1.0))
+
+
+def count_rejected_counts(case, num_datasets, first_seed=0):
+    """Count rejections as `count_rejected` does, of a Poisson model or a classifier of 200 rows, at 100 other rows."""
+    options = {"likelihood": "poisson", "hyperparameters": "evidence", "num_frequencies": 30, "random_state": 0}
+    rejected, by_check = 0, Counter()
+    for seed in range(first_seed, first_seed + num_datasets):
+        X, y = draw_counts(case, seed)
+        model = (
+            ovkgp.SimplexClassifier(random_state=0) if case == "labels" else ovkgp.GPRegressor("independent", **options)
+        )
+        table = criticize(model.fit(X[:200], y[:200]), X[200:], y[200:], random_state=seed)
+        rejected += bool(table.rejected)
+        by_check.update(check.name for check in table.rejected)
+    return rejected, by_check

@@ -6,6 +6,8 @@ Measurements and weather predictions are those of `ovkgp.datasets.make_wind_farm
 10 000 rows for training, validation and test follow each other (two splits). Options are selected on the validation block, and the model
 is fitted again to training and validation rows. Grids are those of the thesis (chapter 9 and its appendix), with λ as the noise
 variance: with nλ, as printed in (9.4), the smallest value of the grid would be selected on the validation rows of each horizon.
+Power of the surrogate depends on the weather by a static curve, which favors indirect forecasts: that direct ones have the smallest
+average degradation on real farms is not reproduced.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -42,6 +45,7 @@ BLOCK = 10_000
 NUM_LANDMARKS = 300
 GAMMAS, LAMS = np.geomspace(1e-6, 1e-3, 30), np.geomspace(1e-4, 5, 30)
 LASSO_LAMS = np.geomspace(1e-5, 1, 30)
+LASSO_OPTIONS = {"tol": 1e-3, "max_iter": 500}
 TASK_LENGTHSCALES = (0.25, 0.5, 1.0, 2.0)  # in units of 4 hours
 HYBRID = ("LASSO", "Nyström KRR", "function-valued", "boosting")
 
@@ -93,15 +97,14 @@ def predict_lasso(split: Split) -> np.ndarray:
     grams = [part.T @ part for part in (X, both - mean)]
     predicted = []
     for a in range(Y.shape[1]):
-        options = {"tol": 1e-3, "max_iter": 500}
         alphas, coefficients, _ = lasso_path(
-            X, Y[:, a], alphas=LASSO_LAMS / 2, precompute=grams[0], Xy=X.T @ Y[:, a], copy_X=False, **options
+            X, Y[:, a], alphas=LASSO_LAMS / 2, precompute=grams[0], Xy=X.T @ Y[:, a], copy_X=False, **LASSO_OPTIONS
         )
         errors = ((V @ coefficients - W[:, [a]]) ** 2).mean(0)
         alpha = alphas[errors.argmin()]
         residual = target[:, a] - offset[a]
         final = lasso_path(
-            both - mean, residual, alphas=[alpha], precompute=grams[1], Xy=(both - mean).T @ residual, **options
+            both - mean, residual, alphas=[alpha], precompute=grams[1], Xy=(both - mean).T @ residual, **LASSO_OPTIONS
         )[1][:, 0]
         predicted.append((T - mean) @ final + offset[a])
     return np.stack(predicted, 1) * scale + center
@@ -203,6 +206,13 @@ def predict_all(split: Split, target: str, gammas: np.ndarray) -> dict[str, np.n
     return found
 
 
+@cache
+def predict_splits(target: str, quick: bool) -> tuple[list[Split], list[dict[str, np.ndarray]]]:
+    """Return the splits of a target, and predictions of their test rows by model."""
+    splits = make_splits(target, quick)
+    return splits, [predict_all(split, target, GAMMAS[::6] if quick else GAMMAS) for split in splits]
+
+
 def print_errors(errors: dict[str, np.ndarray]) -> dict[str, float]:
     """Print NRMSE by horizon (×100, averaged over splits) and the average degradation; return the degradations."""
     degradation = dict(zip(errors, rmse_degradation([*errors.values()]), strict=True))
@@ -229,9 +239,8 @@ def score(predictions: list[dict[str, np.ndarray]], splits: list[Split]) -> dict
 def wind_speed(quick: bool) -> list[Claim]:
     """Wind speed (Tables 9.4 and 9.6)."""
     print("\nWind speed")
-    gammas = GAMMAS[::6] if quick else GAMMAS
-    splits = make_splits("speed", quick)
-    errors = score([predict_all(split, "speed", gammas) for split in splits], splits)
+    splits, predictions = predict_splits("speed", quick)
+    errors = score(predictions, splits)
     degradation = print_errors(errors)
     means = {name: values.mean(0) for name, values in errors.items()}
     baselines = np.minimum(means["persistence"], means["weather prediction"])
@@ -262,17 +271,17 @@ def wind_speed(quick: bool) -> list[Claim]:
 def wind_power(quick: bool) -> list[Claim]:
     """Wind power, directly and by a power curve of predicted speeds (Tables 9.5 and 9.7)."""
     print("\nWind power: direct (D) and by the power curve of a predicted speed (I)")
-    gammas = GAMMAS[::6] if quick else GAMMAS
-    speeds, powers = make_splits("speed", quick), make_splits("power", quick)
+    (speeds, indirect), (powers, direct) = predict_splits("speed", quick), predict_splits("power", quick)
     predictions = []
-    for speed, power in zip(speeds, powers, strict=True):
-        past = pd.concat(speed.X[:2])
+    for split, of_speed, of_power in zip(speeds, indirect, direct, strict=True):
+        past = pd.concat(split.X[:2])
         curve = PowerCurve().fit(past[["speed[t]"]].to_numpy(), past["power[t]"].to_numpy())
-        found = {f"D {name}": values for name, values in predict_all(power, "power", gammas).items()}
-        for name, values in predict_all(speed, "speed", gammas).items():
+        found = {f"D {name}": values for name, values in of_power.items()}
+        for name, values in of_speed.items():
             found[f"I {name}"] = curve.predict(values.reshape(-1, 1)).reshape(values.shape)
         predictions.append(found)
-    degradation = print_errors(score(predictions, powers))
+    errors = score(predictions, powers)
+    degradation = print_errors(errors)
     best = min(degradation, key=degradation.get)
     baselines = [degradation[name] for name in ("D persistence", "I persistence", "I weather prediction")]
     return [
@@ -281,6 +290,10 @@ def wind_power(quick: bool) -> list[Claim]:
             best in ("D Nyström KRR", "D function-valued"),
         ),
         claim("direct beats indirect for Nyström KRR", degradation["D Nyström KRR"] < degradation["I Nyström KRR"]),
+        claim(
+            "direct beats indirect for Nyström KRR at 10 minutes (Table 9.7)",
+            errors["D Nyström KRR"].mean(0)[0] < errors["I Nyström KRR"].mean(0)[0],
+        ),
         claim("indirect beats direct for LASSO", degradation["I LASSO"] < degradation["D LASSO"]),
         claim(
             "all models beat all baselines",

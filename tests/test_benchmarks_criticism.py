@@ -4,12 +4,14 @@ import pytest
 from experiment_checks import check_experiment
 
 TOYS = {
+    "fig41": {"gammas": (50.0, 100.0, 400.0), "n": 300, "num_new": 100, "runs": 2},
     "fig61": {"n": 60, "runs": 6},
     "fig62": {"sizes": (60,), "runs": 3, "dimensions": (2,)},
     "fig63": {"sizes": (50,), "runs": 2},
     "fig64": {"sizes": (150,), "runs": 2},
     "fig65": {"n": 150, "runs": 2, "ratios": (100.0, 2.0)},
     "models": {"runs": 1, "wrong": ("correlated outputs",)},
+    "counts": {"runs": 1, "wrong": ("overdispersed",)},
     "speed": {"n": 100, "replicates": 100, "parametric": 20, "repeats": 1},
 }
 CERTAIN = {

@@ -135,7 +135,7 @@ def test_readme_lists_every_recipe_and_tutorial():
     text = read_page("README.md")
     assert all(f"`{name}`" in text for name in ovkgp.recipes.list_recipes())
     notebooks = [path.name for path in (ROOT / "tutorials").glob("*.ipynb")]
-    assert len(notebooks) == 13
+    assert len(notebooks) == 14
     assert all(f"(tutorials/{name})" in text for name in notebooks)
 
 

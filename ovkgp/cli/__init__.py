@@ -15,6 +15,7 @@ from ovkgp.cli.criticize import criticize_command
 from ovkgp.cli.errors import InterruptCounter, report_errors
 from ovkgp.cli.features import features_command
 from ovkgp.cli.fit import fit_command
+from ovkgp.cli.forecast import forecast_command
 from ovkgp.cli.models import models_command
 from ovkgp.cli.predict import predict_command
 from ovkgp.cli.report import report_command
@@ -53,6 +54,7 @@ def _options(
     ovkgp models                 # list the recipes
     ovkgp fit vector_field drifters.csv --inputs east,north --outputs u,v --out currents.ovkgp
     ovkgp predict currents.ovkgp points.csv --out currents.csv
+    ovkgp forecast sales.ovkgp --steps 12 --out forecast.csv
     ovkgp report currents.ovkgp --out currents.html
     ovkgp criticize currents.ovkgp new_drifters.csv
     """
@@ -88,6 +90,7 @@ def demo_command(
 
 app.command("fit")(fit_command)
 app.command("predict")(predict_command)
+app.command("forecast")(forecast_command)
 app.command("report")(report_command)
 app.command("criticize")(criticize_command)
 app.command("models")(models_command)

@@ -113,6 +113,8 @@ class FitJob:
         if is_streamed:
             rows = replace(self.table, verbose=0).stream()  # the estimator shows progress itself
             return estimator.fit_stream(rows.shard(ranks.rank, ranks.size), **options)
+        if estimator.kind == "series":
+            return estimator.fit_table(X, Y)
         if estimator.has_curves:
             options["grid"] = self._find_grid(Y.columns)
         return estimator.fit(X, Y, **options)
@@ -250,5 +252,8 @@ def print_fit_summary(result: FitResult, path: Path, data: str, quiet: bool) -> 
     if not result.interrupted:
         model = shlex.quote(str(path))
         console.print("Next:")
+        if result.estimator.kind == "series":
+            console.print(f"  ovkgp forecast {model} --steps 12 --out forecast.csv")
+            return
         console.print(f"  ovkgp predict {model} NEW.csv --out predictions.csv")
         console.print(f"  ovkgp report {model} --data {data} --out report.html")

@@ -54,16 +54,17 @@ def resolve_inputs(estimator, typed: str | None, path: Path | None = None, separ
 
     Patterns among the typed ones match columns of the file `path`.
     """
-    count, given = estimator.n_features_in_, parse_names(typed)
+    names, given = estimator.input_names, parse_names(typed)
     if path is not None:
         given = expand_columns(path, separator, given, None)[0]
-    if estimator.input_names is not None:
-        inputs = tuple(estimator.input_names)
+    if names is not None:
+        inputs = tuple(names)
         if typed is not None and given != inputs:
             raise OptionError(
                 f"The inputs of the model are {', '.join(inputs)}. Remove --inputs or rename the columns."
             )
         return inputs
+    count = estimator.n_features_in_
     if typed is None:
         raise OptionError(f"The model was fitted without names. Name its {count} input columns with --inputs.")
     if len(given) != count:

@@ -112,6 +112,10 @@ class TableFile:
             raise OptionError(f"{model} needs outputs. Name their columns with --outputs.")
         if kind in ("target", "labels") and (count > 1 or self.task):
             raise OptionError(f"{model} takes one output column. Name one with --outputs, without --task, in each fit.")
+        if kind == "series" and self.task:
+            raise OptionError(
+                f"{model} does not support --task. Use one column per series, and the dates as the first of --inputs."
+            )
         if self.task and count > 1:
             raise OptionError(f"--task needs one column of values, but --outputs names {count}. Name one.")
 

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 
 from ovkgp.checks import as_seed, check_estimator, check_probability
-from ovkgp.criticism.prediction_checks import Predictions, check_predictions, check_structure
+from ovkgp.criticism.prediction_checks import Predictions, check_predictions, check_replicates, check_structure
 from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.criticism.residual_checks import MAX_KERNEL_ROWS, ResidualTests, check_residuals
-from ovkgp.criticism.residuals import match_rows
-from ovkgp.criticism.results import Criticism, correct_for_number
+from ovkgp.criticism.residuals import Residuals, match_rows
+from ovkgp.criticism.results import Check, Criticism, correct_for_number
 from ovkgp.exceptions import InputError, OptionError
 
 MAX_CATEGORIES = 50  # categories of a column of text
@@ -57,7 +57,7 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     Residuals of training rows of a Gaussian model are whitened by the prior covariance, those of new rows by the covariance of their
     joint prediction. A mixture (the default `GPRegressor`) has no whitened residuals: those of its heaviest component at its mode
     are tested, while coverage and scores are those of the mixture. Other models have normal scores of (randomized) probability integral
-    transforms of single entries. Hyperparameters trained on the same rows shrink residuals: tests then compare with samples whose mean and
+    transforms of single entries; if they can draw observations, predictive checks compare these with the given ones. Hyperparameters trained on the same rows shrink residuals: tests then compare with samples whose mean and
     variance are estimated too, and the test of scales of variation projects on the directions that training leaves free.
 
     Kernel tests use at most 500 random rows. Missing entries are replaced by standard normal draws, which does not change the
@@ -105,6 +105,7 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     extra_rows = [(name, column[rows]) for name, column in columns]
     checks = [
         *check_residuals(tests, extra_rows, None if labels is None else labels[rows]),
+        *_check_draws(estimator, stored if X is None else (X, Y), residuals, tests),
         *check_predictions(estimator, predictions, (X, Y) if residuals.is_held_out else None, names),
         *check_structure(estimator, len(names)),
     ]
@@ -114,6 +115,14 @@ def criticize(estimator, X=None, Y=None, *, extra=None, groups=None, alpha=0.05,
     if tests.missing.any():
         notes.append(f"{tests.missing.sum()} missing entries are replaced by standard normal draws in the tests.")
     return Criticism(correct_for_number(checks, alpha), alpha, tuple(note for note in notes if note), residuals)
+
+
+def _check_draws(estimator, data, residuals: Residuals, tests: ResidualTests) -> list[Check]:
+    """List predictive checks of models whose residuals are those of single entries."""
+    if residuals.is_joint:
+        return [Check("predictive checks", conclusion="whitened residuals are tested instead", applies=False)]
+    rows = residuals.rows[tests.kernel_rows]
+    return check_replicates(estimator, *data, rows, tests.num_replicates, tests.alpha, tests.seed)
 
 
 def _count_rows(stored, X) -> int | None:

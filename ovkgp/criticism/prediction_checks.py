@@ -1,14 +1,19 @@
-"""Scores and notes of a table of criticism: coverage, log score, CRPS, energy score, degrees of freedom, influential rows, structure."""
+"""Checks of predictions in a table of criticism: coverage, scores, influential rows, predictive checks, and structure.
+
+Predictive checks compare statistics of the observations with those of observations that the model draws. They are made for models
+without whitened residuals: other likelihoods than the Gaussian one, counts, labels, and variational approximations.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from sklearn.utils import _safe_indexing
 
 from ovkgp.criticism.calibration import Coverage
 from ovkgp.criticism.predictive_distributions import EntryPredictions
-from ovkgp.criticism.results import Check
+from ovkgp.criticism.results import Check, HypothesisTest
 from ovkgp.kernels import components
 from ovkgp.metrics import crps_gaussian, log_density_gaussian, scorers
 
@@ -19,6 +24,20 @@ MIN_INFLUENCE = 1.0  # Cook's distance per degree of freedom that is worth a loo
 WORSE_THAN_MOMENTS = "The model predicts worse than the mean and variance of the outputs: check inputs and outliers."
 MAX_FREEDOM = 0.8  # fraction of the number of entries above which the model nearly interpolates
 EXPLAINED_FRACTION = 0.99  # of the trace that the rank of an output matrix accounts for
+MAX_JOINT_DRAWS = 1000  # entries that are drawn jointly
+DRAWS_NULL = "the observations are draws from the model"
+REPLICATE_NAMES = (
+    "predictive check: squared errors",
+    "predictive check: largest error",
+    "predictive check: smallest value",
+)
+REPLICATE_ADVICE = {
+    "squared errors": 'The model allows for less or more variation than there is: for counts use likelihood="negative_binomial", else "student_t", or recalibrate intervals.',
+    "largest error": 'Look at the row of the largest error, or use heavier tails: likelihood="student_t", for counts "negative_binomial".',
+    "smallest value": "The smallest value, such as zero, has another frequency than the likelihood allows: model zeros and other values separately.",
+    "log score": "Probabilities are too certain or too uncertain: choose lam by cross-validated log scores, or calibrate them.",
+    "class frequencies": "Some classes are more frequent than predicted: check that the training rows are drawn as the new ones are.",
+}
 
 
 @dataclass(frozen=True)
@@ -120,6 +139,78 @@ def _check_influence(estimator, entries: EntryPredictions | None) -> list[Check]
         Check("degrees of freedom", freedom, conclusion=uses, recommendation=advice[0]),
         Check("influential rows", largest, conclusion=listed, recommendation=advice[1]),
     ]
+
+
+def check_replicates(estimator, X, Y, rows: np.ndarray, num_replicates: int, alpha: float, seed: int) -> list[Check]:
+    """List predictive checks at some of the rows X, Y by their index, or why they do not apply."""
+    options = {"num_replicates": num_replicates, "alpha": alpha}
+    if estimator.kind == "labels":
+        return _check_labels(estimator, _safe_indexing(X, rows), np.asarray(Y).reshape(-1)[rows], seed, **options)
+    if not (estimator.has_posterior and estimator.has_predictive):
+        return [Check("predictive checks", conclusion="the model draws no observations", applies=False)]
+    outputs = estimator.check_rows(X, Y)[1]
+    rows = rows[: max(1, MAX_JOINT_DRAWS // outputs.shape[1])]
+    X, outputs = _safe_indexing(X, rows), outputs[rows]
+    predicted = estimator.predictive(X)
+    draws = np.reshape(estimator.sample_y(X, num_replicates, random_state=seed), (*outputs.shape, num_replicates))
+    return _check_outputs(outputs, predicted.mean, predicted.std, np.moveaxis(draws, -1, 0), alpha)
+
+
+def _check_outputs(Y, mean, std, draws, alpha: float) -> list[Check]:
+    """Compare statistics of Y (m, p) with those of draws (B, m, p); of several outputs, the smallest p-value counts."""
+    is_observed = np.isfinite(Y)
+
+    def errors(values: np.ndarray) -> np.ndarray:
+        return np.where(is_observed, np.square((values - mean) / std), 0.0)
+
+    def frequency(values: np.ndarray) -> np.ndarray:
+        return ((values == smallest) & is_observed).sum(-2) / counts
+
+    counts = np.maximum(is_observed.sum(0), 1)
+    smallest = np.minimum(np.nanmin(Y, axis=0, initial=np.inf), np.where(is_observed, draws, np.inf).min((0, 1)))
+    checks = [
+        _compare("squared errors", errors(Y).sum(-2) / counts, errors(draws).sum(-2) / counts, alpha),
+        _compare("largest error", np.sqrt(errors(Y).max(-2)), np.sqrt(errors(draws).max(-2)), alpha),
+    ]
+    if frequency(draws).mean() * counts.max() > 1:
+        return [*checks, _compare("smallest value", frequency(Y), frequency(draws), alpha)]
+    return [*checks, Check(REPLICATE_NAMES[2], conclusion="outputs are continuous", applies=False)]
+
+
+def _check_labels(estimator, X, labels, seed: int, num_replicates: int, alpha: float) -> list[Check]:
+    """Compare the log score and the frequencies of classes with those of drawn labels."""
+    probability = estimator.predict_proba(np.asarray(X, dtype=float))
+    index = np.searchsorted(estimator.classes_, labels)
+    uniform = np.random.default_rng(seed).random((num_replicates, len(labels), 1))
+    draws = np.minimum((uniform > np.cumsum(probability, axis=1)).sum(-1), probability.shape[1] - 1)
+    scores = np.log(np.maximum(probability, np.finfo(float).tiny))
+    expected = probability.sum(0)
+
+    def distance(drawn: np.ndarray) -> np.ndarray:
+        counts = (drawn[..., None] == np.arange(probability.shape[1])).sum(-2)
+        return (np.square(counts - expected) / np.maximum(expected, 1e-12)).sum(-1, keepdims=True)
+
+    def log_score(drawn: np.ndarray) -> np.ndarray:
+        return scores[np.arange(len(labels)), drawn].mean(-1, keepdims=True)
+
+    return [
+        _compare("log score", log_score(index), log_score(draws), alpha),
+        _compare("class frequencies", distance(index), distance(draws), alpha),
+    ]
+
+
+def _compare(name: str, observed: np.ndarray, replicates: np.ndarray, alpha: float) -> Check:
+    """Test statistics (p,) against replicates (B, p) in both directions; the smallest p-value is multiplied by p."""
+    tests = []
+    for value, drawn in zip(observed, replicates.T, strict=True):
+        center = np.median(drawn)
+        tests.append(
+            HypothesisTest.from_replicates(name, abs(value - center), np.abs(drawn - center), DRAWS_NULL, alpha)
+        )
+    worst = min(range(len(tests)), key=lambda a: tests[a].pvalue)
+    text = f"Observed: {observed[worst]:.3g}; draws from the model: {np.mean(replicates[:, worst]):.3g} on average."
+    check = Check(f"predictive check: {name}", float(observed[worst]), min(1.0, tests[worst].pvalue * len(tests)))
+    return replace(check, test=tests[worst], conclusion=text, if_rejected=text, recommendation=REPLICATE_ADVICE[name])
 
 
 def check_structure(estimator, num_outputs: int) -> list[Check]:

@@ -81,16 +81,16 @@ class EntryPredictions:
         parts = (np.where(index[:, None] >= 0, part[index], np.nan) for part in parts)
         return EntryPredictions(*parts, self.is_gaussian)
 
-    def pit(self) -> np.ndarray:
-        """Compute u (m, p); jumps of labels and counts are filled with the same uniform numbers at every call."""
-        fill = np.random.default_rng(0).random(self.Y.shape)
+    def pit(self, seed: int = 0) -> np.ndarray:
+        """Compute u (m, p); jumps of labels and counts are filled with uniform numbers of a seed."""
+        fill = np.random.default_rng(seed).random(self.Y.shape)
         return self.below + fill * (self.upto - self.below)
 
-    def scores(self) -> np.ndarray:
+    def scores(self, seed: int = 0) -> np.ndarray:
         """Compute Φ⁻¹(u) (m, p), standard normal if the model is right: (y − mean)/std of Gaussian predictions."""
         if self.is_gaussian:
             return (self.Y - self.mean) / self.std
-        return np.clip(ndtri(self.pit()), -MAX_SCORE, MAX_SCORE)
+        return np.clip(ndtri(self.pit(seed)), -MAX_SCORE, MAX_SCORE)
 
 
 @dataclass(frozen=True)

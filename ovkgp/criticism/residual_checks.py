@@ -25,7 +25,7 @@ from ovkgp.criticism.sample_tests.two_sample import hsic
 MAX_KERNEL_ROWS = 500  # random rows that kernel tests use
 SCALES = (0.25, 1.0, 4.0)  # of the kernels exp(−scale ‖x − y‖²) of independence tests, with mean squared distance 1
 MIN_ROWS = 20  # rows below which tests are not made
-NUM_OTHER_TESTS = 12  # besides those of outputs and extra columns
+NUM_OTHER_TESTS = 15  # besides those of outputs and extra columns
 MIN_REPLICATES = 1000
 MAX_OUTPUTS = 6  # outputs that are tested separately; of more, the smallest p-value is corrected for their number
 

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
+from ovkgp.checks import as_seed
 from ovkgp.criticism.predictive_distributions import MAX_SCORE
 from ovkgp.exceptions import OptionError
 
@@ -83,8 +84,9 @@ class Residuals:
         return cls(X, scores, np.arange(len(X)), source, is_held_out, is_known=False, is_joint=False)
 
 
-def residuals_of_entries(estimator, X=None, Y=None) -> Residuals:
+def residuals_of_entries(estimator, X=None, Y=None, random_state=None) -> Residuals:
     """Return the normal scores of the predictive distribution of each entry, at given or at stored rows."""
+    seed = as_seed(random_state)
     if estimator.kind == "none":
         raise OptionError(
             f"{estimator.class_name} has no outputs, so it has no residuals. Pass an estimator with outputs."
@@ -96,14 +98,14 @@ def residuals_of_entries(estimator, X=None, Y=None) -> Residuals:
     if rows is None:
         raise OptionError("The model stores no training rows. Pass rows X and Y that were held out of the fit.")
     if estimator.kind == "labels":
-        return _residuals_of_labels(estimator, *rows, is_held_out)
+        return _residuals_of_labels(estimator, *rows, is_held_out, seed)
     X, Y = estimator.check_rows(*rows)
     entries = estimator.predictive(rows[0]).at(Y)
     how = "the predictive distribution" if entries.is_gaussian else "the (randomized) probability integral transform"
-    return Residuals.from_entries(X, entries.scores(), is_held_out, how)
+    return Residuals.from_entries(X, entries.scores(seed), is_held_out, how)
 
 
-def _residuals_of_labels(estimator, X, Y, is_held_out: bool) -> Residuals:
+def _residuals_of_labels(estimator, X, Y, is_held_out: bool, seed: int) -> Residuals:
     """Return the normal scores of randomized transforms u = P(class < y) + v P(class = y), with classes in their order."""
     if estimator.has_costs:
         raise OptionError(f"{estimator.class_name} predicts no probabilities, so its distributions cannot be tested.")
@@ -113,7 +115,7 @@ def _residuals_of_labels(estimator, X, Y, is_held_out: bool) -> Residuals:
         raise OptionError(f"Y must hold one of the classes {classes.tolist()} for each of the {len(X)} rows of X.")
     index = np.searchsorted(classes, labels)
     upto = np.cumsum(probability, axis=1)[np.arange(len(X)), index]
-    fill = np.random.default_rng(0).random(len(X))
+    fill = np.random.default_rng(seed).random(len(X))
     u = upto - fill * probability[np.arange(len(X)), index]
     scores = np.clip(ndtri(u), -MAX_SCORE, MAX_SCORE)[:, None]
     return Residuals.from_entries(

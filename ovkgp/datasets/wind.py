@@ -1,8 +1,9 @@
 """A wind farm and the weather predictions for it: a surrogate for measurements of farms, of which none are public.
 
-    speed = softplus(7 + 3 a + diurnal + turbulence),      power = cubic curve of the speed with cut-in, rated and cut-out speed
+    speed = softplus(7 + 3 a + diurnal + turbulence),      power = running turbines · cubic curve of the speed
 
-a is a large-scale autoregressive process of order 2 with unit variance, turbulence one of order 1. Weather predictions know the
+a is a large-scale autoregressive process of order 2 with unit variance, turbulence one of order 1. The curve has a cut-in, rated and
+cut-out speed. Each of six turbines stops every ten days for eight hours, on average, so that 97 % of them are running. Weather predictions know the
 large scale, smoothed over an hour, with a bias and errors that grow with the lead time.
 """
 
@@ -15,7 +16,7 @@ import pandas as pd
 from scipy.signal import lfilter
 
 from ovkgp.checks import as_seed, check_integer
-from ovkgp.datasets.samples import INPUTS, NOISE, TRUTH, make_rng
+from ovkgp.datasets.samples import INPUTS, LABELS, NOISE, TRUTH, make_rng
 
 STEPS_PER_HOUR = 6
 MEAN_SPEED, SPEED_SCALE, DIURNAL_SPEED = 7.0, 3.0, 0.7  # m/s
@@ -23,6 +24,7 @@ LARGE_SCALE_HOURS = (16.0, 3.0)  # decay times of both factors of the large-scal
 TURBULENCE_HOURS, TURBULENCE_SPEED = 1.0, 0.8  # decay time, and standard deviation in m/s
 CUT_IN, RATED_SPEED, CUT_OUT, RATED_POWER = 3.0, 13.0, 25.0, 2000.0  # m/s, and kW per turbine
 POWER_NOISE = 30.0  # standard deviation in kW
+NUM_TURBINES, RUNNING_HOURS, STOPPED_HOURS = 6, 240.0, 8.0  # mean durations
 RUN_HOURS, DELAY_HOURS = 12, 6  # distance of the runs of the weather model, and time until one is published
 BIAS_SPEED, ERROR_SPEED, ERROR_GROWTH = 0.5, 0.5, 0.03  # m/s: bias, error at lead 0, and its growth per hour
 ERROR_HOURS = 3.0  # decay time of the error of a run along its lead time
@@ -36,7 +38,7 @@ class WindFarm(NamedTuple):
     Attributes
     ----------
     measured : DataFrame
-        Rows every 10 minutes with the columns speed (m/s), power (kW per turbine), direction (degrees) and temperature (°C).
+        Rows every 10 minutes with the columns speed (m/s), power (kW, mean of the turbines), direction (degrees) and temperature (°C).
     predicted : DataFrame
         Hourly weather predictions with the columns speed_100m, speed_10m (m/s), direction (degrees), temperature (°C) and pressure
         (hPa), up to 12 hours after the last measurement. The prediction for a time was issued at least 6 hours before it.
@@ -102,7 +104,8 @@ def make_wind_farm(num_rows: int = 52_560, *, random_state=None) -> WindFarm:
     pressure = 1013 + 9 * _draw_process((60.0, 12.0), steps, rng)
     measured = {
         "speed": speed[:num_rows],
-        "power": _power(speed[:num_rows]) + POWER_NOISE * noise.standard_normal(num_rows),
+        "power": _draw_running(num_rows, make_rng(seed, LABELS)) * _power(speed[:num_rows])
+        + POWER_NOISE * noise.standard_normal(num_rows),
         "direction": direction[:num_rows] % 360,
         "temperature": temperature[:num_rows] + 0.3 * noise.standard_normal(num_rows),
     }
@@ -124,6 +127,16 @@ def _draw_process(hours: tuple[float, ...], steps: int, rng: np.random.Generator
     impulse = lfilter([1.0], polynomial, np.r_[1.0, np.zeros(BURN_IN - 1)])
     path = lfilter([1.0], polynomial, rng.standard_normal(BURN_IN + steps))[BURN_IN:]
     return path / np.sqrt(impulse @ impulse)
+
+
+def _draw_running(steps: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the fraction of the turbines that are running at each step."""
+    hours, running = np.arange(steps) / STEPS_PER_HOUR, np.zeros(steps)
+    count = 20 + int(3 * hours[-1] / RUNNING_HOURS)  # of stops, more than there can be
+    for _ in range(NUM_TURBINES):
+        changes = rng.exponential([RUNNING_HOURS, STOPPED_HOURS], size=(count, 2)).cumsum()
+        running += np.searchsorted(changes, hours) % 2 == 0
+    return running / NUM_TURBINES
 
 
 def _power(speed: np.ndarray) -> np.ndarray:

@@ -15,5 +15,6 @@ from ovkgp.plotting.output_correlations import plot_output_correlations as plot_
 from ovkgp.plotting.predictions import plot_prediction as plot_prediction
 from ovkgp.plotting.predictions import plot_quantiles as plot_quantiles
 from ovkgp.plotting.relevance import plot_relevance as plot_relevance
+from ovkgp.plotting.relevance import plot_series_relevance as plot_series_relevance
 from ovkgp.plotting.report import write_report as write_report
 from ovkgp.plotting.traces import plot_traces as plot_traces

@@ -62,7 +62,7 @@ def plot_forecast(
     >>> from ovkgp import GPForecaster
     >>> from ovkgp.plotting import plot_forecast
     >>> series = np.sin(np.arange(60) / 5)
-    >>> model = GPForecaster(trend="none", kernel="matern32", seasonal=None).fit(series)
+    >>> model = GPForecaster(trend=None, kernel="matern32", seasonal=None).fit(series)
     >>> ax = plot_forecast(model.forecast(10, random_state=0), series, ax=Figure().subplots())
     >>> len(ax.collections), len(ax.get_lines())
     (2, 2)

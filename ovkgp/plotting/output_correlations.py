@@ -62,9 +62,9 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
     side = 1.8 + CELL_INCHES * min(len(matrix), MAX_NUMBERED_OUTPUTS)
     (axes,) = Panels.create(ax, 1, "one for the matrix", size=(side + 1.6, side + 0.6)).axes
     image = axes.imshow(matrix, cmap="cividis", vmin=-1, vmax=1)
-    _label_cells(axes, names)
+    label_cells(axes, names)
     if len(matrix) <= MAX_NUMBERED_OUTPUTS:
-        _write_numbers(axes, matrix)
+        _write_correlations(axes, matrix)
     add_colorbar(axes, image, "correlation of the outputs")
     return axes
 
@@ -111,19 +111,24 @@ def _check_names(names, count: int) -> list[str]:
     return names
 
 
-def _label_cells(axes: Axes, names: list[str]) -> None:
+def label_cells(axes: Axes, names: list[str]) -> None:
+    """Label the rows and columns of a square matrix."""
     texts, is_long = [format_label(name, 22) for name in names], max(map(len, names)) > 6
     size = min(_font_size(axes, len(names)) * 1.3, 10.0)
     axes.set_xticks(range(len(names)), texts, fontsize=size, rotation=90 if is_long else 0)
     axes.set_yticks(range(len(names)), texts, fontsize=size)
 
 
-def _write_numbers(axes: Axes, matrix: np.ndarray) -> None:
-    """Write the numbers, light on dark cells and dark on light ones."""
-    style = {"ha": "center", "va": "center", "fontsize": _font_size(axes, len(matrix))}
+def _write_correlations(axes: Axes, matrix: np.ndarray) -> None:
     for (row, column), value in np.ndenumerate(matrix):
         text = "1" if row == column else f"{value:.2f}".replace("-", "−")
-        axes.text(column, row, text, color="white" if value < 0 else "black", **style)
+        write_number(axes, row, column, text, len(matrix), is_dark=value < 0)
+
+
+def write_number(axes: Axes, row: int, column: int, text: str, size: int, *, is_dark: bool) -> None:
+    """Write a number into a cell of a matrix of some size, light on dark cells and dark on light ones."""
+    style = {"ha": "center", "va": "center", "fontsize": _font_size(axes, size)}
+    axes.text(column, row, text, color="white" if is_dark else "black", **style)
 
 
 def _font_size(axes: Axes, count: int) -> float:

@@ -1,4 +1,4 @@
-"""Relevance of each input under a learned kernel: its standard deviation divided by its lengthscale."""
+"""Relevance of each input under a learned kernel: its standard deviation divided by its lengthscale; of series for each other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from ovkgp.estimators.common.base import LENGTHSCALE
 from ovkgp.exceptions import OptionError
 from ovkgp.plotting.axes import (
     Panels,
+    add_colorbar,
     format_label,
     format_legend_label,
     get_line_style,
 )
+from ovkgp.plotting.output_correlations import CELL_INCHES, MAX_NUMBERED_OUTPUTS, label_cells, write_number
 from ovkgp.scales import mean_and_std
 
 INTERVAL_LEVEL = 0.9  # level of the intervals of sampled lengthscales
@@ -79,6 +81,47 @@ def _draw_part(axes: Axes, heights: np.ndarray, values: np.ndarray, index: int, 
     if len(values) > 1:
         axes.hlines(heights, *ends, color=style["color"], linewidth=1.5)
     axes.plot(np.median(values, axis=0), heights, **style | {"linestyle": "none"}, markersize=6, label=name)
+
+
+def plot_series_relevance(forecaster, *, ax: Axes | None = None) -> Axes:
+    """Plot which series help to predict which, the `relevance_` of a vector autoregression, as a heat map.
+
+    Parameters
+    ----------
+    forecaster : VectorAutoregressor
+        Fitted forecaster.
+    ax : Axes, default=None
+        Axes to draw on. If None, a new figure is made.
+
+    Returns
+    -------
+    Axes
+        The Axes.
+
+    Examples
+    --------
+    >>> import ovkgp
+    >>> from matplotlib.figure import Figure
+    >>> series = ovkgp.datasets.make_var_series(100)
+    >>> model = ovkgp.VectorAutoregressor(kernel="linear", random_state=0).fit(series)
+    >>> ax = ovkgp.plotting.plot_series_relevance(model, ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('lagged series', 'predicted series')
+    """
+    check_is_fitted(forecaster)
+    matrix, names = forecaster.relevance_, forecaster.output_labels()
+    side = 1.8 + CELL_INCHES * min(len(matrix), MAX_NUMBERED_OUTPUTS)
+    (axes,) = Panels.create(ax, 1, "one for the matrix", size=(side + 1.6, side + 0.6)).axes
+    limit = max(float(matrix.max()), np.finfo(float).tiny)
+    image = axes.imshow(matrix, cmap="cividis", vmin=0, vmax=limit)
+    label_cells(axes, names)
+    if len(matrix) <= MAX_NUMBERED_OUTPUTS:
+        for (row, column), value in np.ndenumerate(matrix):
+            write_number(axes, row, column, f"{value:.2f}", len(matrix), is_dark=value < limit / 2)
+    axes.set_xlabel("lagged series")
+    axes.set_ylabel("predicted series")
+    add_colorbar(axes, image, "relevance (standard deviations)")
+    return axes
 
 
 def compute_relevance(estimator) -> dict[str, np.ndarray]:

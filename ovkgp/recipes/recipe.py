@@ -161,7 +161,7 @@ class Recipe(BaseModel):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Inputs.
+            Inputs. Of a series, the first column holds the stamps, and the others are exogenous.
         Y : array-like of shape (n, p) or (n,) or None, default=None
             Outputs; None for level sets.
         **changes : Any
@@ -174,6 +174,8 @@ class Recipe(BaseModel):
         """
         from ovkgp.recipes.factory import select_target  # loads torch
 
+        if self.estimator_class.kind == "series":
+            return self.build(Y, X, **changes).fit_table(X, Y)
         return self.build(Y, X, **changes).fit(X, select_target(self.name, self.estimator_class.kind, Y))
 
     def __repr__(self) -> str:

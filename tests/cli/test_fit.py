@@ -24,6 +24,7 @@ QUICK = {
     "style_transfer": ("hyperparameters=fixed",),
 }
 OUTPUTS = {
+    "classifier": "label",
     "cost_sensitive": "label",
     "level_sets": None,
     "outlier_forest": None,

@@ -52,6 +52,7 @@ def test_table_of_training_rows_has_every_check(model):
         "Mahalanobis distance",
         "pivoted Cholesky errors",
         "scales of variation",
+        "predictive checks",
         "coverage of output 0",
         "coverage of output 1",
         "log score",
@@ -63,7 +64,13 @@ def test_table_of_training_rows_has_every_check(model):
         "number of features",
     ]
     omitted = [check.name for check in table if not check.applies]
-    assert omitted == ["Mahalanobis distance", "energy score", "rank of the output matrix", "number of features"]
+    assert omitted == [
+        "Mahalanobis distance",
+        "predictive checks",
+        "energy score",
+        "rank of the output matrix",
+        "number of features",
+    ]
     assert "trained on the same rows" in table.notes[0]
 
 
@@ -324,7 +331,9 @@ WITHOUT_RESIDUALS = {
 for name, (kind, target, options) in default_cases(
     fit.kind for fit in [*WITH_RESIDUALS.values(), *WITHOUT_RESIDUALS.values()]
 ).items():
-    (WITH_RESIDUALS if kind(**options).has_predictive else WITHOUT_RESIDUALS)[name] = fit_to(kind, target, **options)
+    default = kind(**options)
+    has_distributions = default.has_predictive or (default.kind == "labels" and not default.has_costs)
+    (WITH_RESIDUALS if has_distributions else WITHOUT_RESIDUALS)[name] = fit_to(kind, target, **options)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

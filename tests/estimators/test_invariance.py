@@ -136,7 +136,14 @@ def test_predictions_do_not_depend_on_other_rows(name, distant):
         np.testing.assert_allclose(rest, expected, rtol=1e-10, atol=1e-10 * max(1.0, np.abs(expected).max()))
 
 
-UNITLESS = ("simplex", "InfiniteCostSensitiveClassifier", "InfiniteOneClassSVM", "poisson", "constrained")
+UNITLESS = (
+    "simplex",
+    "GPClassifier",
+    "InfiniteCostSensitiveClassifier",
+    "InfiniteOneClassSVM",
+    "poisson",
+    "constrained",
+)
 UNITLESS += tuple(name for name in ESTIMATORS if "detector" in name.lower())
 """Estimators without outputs, of labels or counts, or with a given radius of the weights."""
 GIVEN_INPUT_UNIT = ("exact ridge, field", "curves, additive", "curves, kernel average")

@@ -128,3 +128,17 @@ def test_default_fit_is_level_with_the_closed_form_on_a_periodic_series(series, 
 def test_variational_mixture_of_structures_finds_short_periods(series):
     setting = series.Series(200, "even", 0.2, 2, "standardized", 30)
     assert fit_r2(series, setting, likelihood="student_t") >= closed_form_r2(series, setting) - MAX_R2_LOSS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["independent", "auto"])
+@pytest.mark.parametrize("is_even", [False, True])
+def test_sine_of_450_periods_is_found_among_20000_rows(kernel, is_even):
+    rng = np.random.default_rng(0)
+    n, frequency = 20_000, 2 * np.pi * 450
+    x = np.linspace(0, 1, n) if is_even else rng.uniform(size=n)
+    y = np.sin(frequency * x) + 0.2 * rng.standard_normal(n)
+    model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(x[:, None], y)
+    points = rng.uniform(0.01, 0.99, 2000)
+    truth = np.sin(frequency * points)
+    assert 1 - np.mean((model.predict(points[:, None]).ravel() - truth) ** 2) / truth.var() > 0.98

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from ovkgp.estimators.series import Forecast, SeriesFormat, read_series
+from ovkgp.estimators.series import Forecast
+from ovkgp.estimators.series.series_data import SeriesFormat, read_series
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_forecast
 

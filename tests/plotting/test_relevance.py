@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 import ovkgp
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels import DecomposableKernel
-from ovkgp.plotting import plot_relevance
+from ovkgp.plotting import plot_relevance, plot_series_relevance
 from ovkgp.plotting.relevance import compute_relevance
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -87,3 +87,20 @@ def test_plot_relevance_rejects_kernels_without_ard():
     )
     with pytest.raises(OptionError, match="standard deviations of the inputs"):
         plot_relevance(featured.fit(X, X[["a", "b"]]))
+
+
+def test_plot_series_relevance_shows_which_series_drives_which():
+    rng, x = np.random.default_rng(0), np.zeros((200, 3))
+    for t in range(1, 200):
+        x[t] = x[t - 1, 0] * np.array([0.5, 0.9, 0.0]) + rng.normal(size=3)
+    series = plot_cases.pd.DataFrame(x, columns=["rain", "flow", "wind"])
+    model = ovkgp.VectorAutoregressor(kernel="linear", lam=1e-6).fit(series)
+    axes = plot_series_relevance(model)
+    np.testing.assert_array_equal(axes.get_images()[0].get_array(), model.relevance_)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["rain", "flow", "wind"]
+    texts = np.array([float(text.get_text()) for text in axes.texts]).reshape(3, 3)
+    np.testing.assert_allclose(texts, model.relevance_, atol=0.005)
+    assert texts[1, 0] > 0.5 and texts[1, 1:].max() < 0.2
+    axes.figure.canvas.draw()
+    with pytest.raises(NotFittedError):
+        plot_series_relevance(ovkgp.VectorAutoregressor())

@@ -14,12 +14,14 @@ from ovkgp.recipes import list_recipes, load_recipe
 
 NAMES = (
     "bayesian_multitask",
+    "classifier",
     "cost_sensitive",
     "curl_free_field",
     "curves",
     "curves_robust",
     "divergence_free_field",
     "emulator",
+    "forecast",
     "graph_tasks",
     "large_scale",
     "level_sets",
@@ -228,6 +230,18 @@ def test_quantiles_has_calibrated_intervals(file):
     assert is_restored(model, file, fresh.X)
 
 
+def test_classifier_predicts_probabilities_of_incomplete_labels(file):
+    X, y = make_moons(300, noise=0.25, random_state=0)
+    labels = np.array(["no", "yes"], dtype=object)[y]
+    labels[:150:5] = None
+    model = load_recipe("classifier").fit(X[:150], pd.DataFrame({"ill": labels[:150]}))
+    rows, truth = X[150:], labels[150:]
+    assert (model.predict(rows) == truth).mean() > 0.88
+    chosen = model.predict_proba(rows)[np.arange(150), (truth == "yes").astype(int)]
+    assert -np.log(chosen).mean() < 0.3
+    assert is_restored(model, file, rows)
+
+
 def test_cost_sensitive_misses_fewer_cases_at_higher_cost(file):
     X, y = make_moons(300, noise=0.25, random_state=0)
     labels = np.array(["no", "yes"])[y]
@@ -272,3 +286,17 @@ def test_style_transfer_predicts_unobserved_styles(file):
     error = np.sqrt(np.square(model.predict(neutral[~known], between) - new).mean())
     assert error < 0.5 * np.sqrt(np.square(neutral[~known, None] - new).mean())  # error of the unchanged face
     assert is_restored(model, file, neutral[~known])
+
+
+def test_forecast_continues_series_and_fills_gaps(file):
+    t, rng = np.arange(72), np.random.default_rng(0)
+    X = pd.DataFrame({"month": pd.date_range("2015-01-01", periods=72, freq="MS")})
+    season = np.sin(2 * np.pi * t / 12)
+    Y = pd.DataFrame({"u": 5 + season + 0.1 * rng.normal(size=72), "v": 3 - season + 0.1 * rng.normal(size=72)})
+    Y.iloc[20:24, 0] = np.nan
+    model = load_recipe("forecast").fit(X[:60], Y[:60], kernel="matern12", trend="none", seasonal=[12])
+    forecast = model.forecast(12, n_samples=50, random_state=0)
+    assert np.abs(forecast.mean - np.column_stack([5 + season, 3 - season])[60:]).to_numpy().max() < 0.3
+    assert np.abs(model.impute(n_samples=2).mean["u"].iloc[20:24] - 5 - season[20:24]).max() < 0.3
+    model.save(file)
+    assert np.allclose(ovkgp.load(file).forecast(12, n_samples=50, random_state=0).paths, forecast.paths, rtol=1e-8)

@@ -43,9 +43,9 @@ class Estimator(SavableMixin, BaseEstimator):
 
     Attributes
     ----------
-    kind : {"table", "tasks", "target", "labels", "none"}
-        What is learned: a table (n, p), vectors at tasks (n, T, p), the quantiles of a target (n,), labels (n,), or level
-        sets without outputs.
+    kind : {"table", "tasks", "target", "labels", "none", "series"}
+        What is learned: a table (n, p), vectors at tasks (n, T, p), the quantiles of a target (n,), labels (n,), level
+        sets without outputs, or a series, whose estimators have `fit_table`.
     description : Description
         Name, sentences and formula of the model.
     has_predictive : bool
@@ -179,14 +179,14 @@ class Estimator(SavableMixin, BaseEstimator):
         X, Y : array-like of shape (m, d) and (m, p), or None, default=None
             Rows held out of the fit. If None, the stored training rows.
         random_state : int, RandomState instance or None, default=None
-            Seed that selects rows of large tables.
+            Seed that selects rows of large tables, and of the random part of transforms of labels and counts.
 
         Returns
         -------
         Residuals
             Residuals with the index of their rows, and how they were computed.
         """
-        return residuals_of_entries(self, X, Y)
+        return residuals_of_entries(self, X, Y, random_state)
 
     def check_rows(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
         """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit.

@@ -99,7 +99,7 @@ def as_dense_array(values, name: str):
     if sparse.issparse(values):
         raise InputError(f"{name} must be dense, got a sparse {type(values).__name__}. Pass {name}.toarray().")
     if torch.is_tensor(values) and values.layout is not torch.strided:
-        raise InputError(f"{name} must be dense, got a sparse tensor. Pass {name}.toas_dense_array().")
+        raise InputError(f"{name} must be dense, got a sparse tensor. Pass {name}.to_dense().")
     return as_array(values)
 
 

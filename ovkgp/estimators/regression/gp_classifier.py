@@ -209,11 +209,12 @@ class GPClassifier(ClassifierMixin, Estimator):
         moments = Moments.of(rows)
         scaling = Scaling.of(rows, np.zeros((len(rows), 1)), scale_inputs=True, shared=False)
         scaling = scaling.without_constant_inputs(moments)
+        inputs = scaling.inputs(rows).numpy()
         mixture = fit_class_mixture(
-            scaling.inputs(rows).numpy(),
+            inputs,
             indices.reshape(-1),
             len(classes),
-            class_candidates(self.base_kernel),
+            class_candidates(inputs.shape[1], self.base_kernel),
             self.training_rows,
             self._seed,
             partial(tqdm, desc=f"candidates of {name}", disable=not self.verbose),
@@ -299,7 +300,7 @@ class GPClassifier(ClassifierMixin, Estimator):
         means, stds = zip(*self._by_column(X, ClassMixture.scores), strict=True)
         return (self._unlisted(means), self._unlisted(stds)) if return_std else self._unlisted(means)
 
-    def score(self, X, y) -> float:
+    def score(self, X, y, sample_weight=None) -> float:
         """Return the accuracy: the fraction of rows whose labels are all predicted.
 
         Parameters
@@ -308,6 +309,8 @@ class GPClassifier(ClassifierMixin, Estimator):
             Inputs.
         y : array-like of shape (m,) or (m, q)
             Labels. Missing ones are ignored, and rows without any label.
+        sample_weight : array-like of shape (m,) or None, default=None
+            Weights of the rows.
 
         Returns
         -------
@@ -324,7 +327,8 @@ class GPClassifier(ClassifierMixin, Estimator):
             has_labels |= is_observed
         if not has_labels.any():
             raise InputError("y has no labels. Pass at least one row with a label.")
-        return float(is_right[has_labels].mean())
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)[has_labels]
+        return float(np.average(is_right[has_labels], weights=weights))
 
     def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
         """Predict class and probabilities of each column of labels."""

@@ -207,7 +207,9 @@ def _list_folds(cv, table, strategy: str) -> list[_Fold]:
         folds.append(_Fold(int(train[0]), int(train[-1]) + 1, test - train[-1]))
     if not folds:
         raise OptionError("cv must have at least one fold, got none. Use a smaller initial window.")
-    if strategy == "update" and any(a.start > b.start or a.stop > b.stop for a, b in pairwise(folds)):
+    if strategy == "update" and any(
+        a.start > b.start or a.stop > b.stop or (a.stop == b.stop and a.start < b.start) for a, b in pairwise(folds)
+    ):
         raise OptionError('Folds must be in the order of time with strategy="update". Use strategy="refit".')
     return folds
 
@@ -233,7 +235,7 @@ def _update_folds(fitted, first: _Fold, table, jobs: Sequence) -> list[tuple[For
     forecaster, known, found = copy.deepcopy(fitted), first, []
     for fold, options in jobs:
         start = time.perf_counter()
-        if fold.stop > known.stop or fold.start > known.start:
+        if fold.stop > known.stop:
             forecaster.update(_rows(table, known.stop, fold.stop), drop=fold.start - known.start)
         forecast = forecaster.forecast(int(fold.steps[-1]), **options)
         found.append((forecast, time.perf_counter() - start))
@@ -246,7 +248,7 @@ def _forecast_folds(fitted, first: _Fold, table, jobs: Sequence) -> list[tuple[F
     found = []
     for fold, options in jobs:
         start = time.perf_counter()
-        history = None if fold == first else _rows(table, fold.start, fold.stop)
+        history = None if (fold.start, fold.stop) == (first.start, first.stop) else _rows(table, fold.start, fold.stop)
         forecast = fitted.forecast(int(fold.steps[-1]), history, **options)
         found.append((forecast, time.perf_counter() - start))
     return found
@@ -264,6 +266,10 @@ class _EntryScorer:
     def score(self, number: int, fold: _Fold, forecast: Forecast, seconds: float) -> pd.DataFrame:
         """Return one row per tested step and output of a fold."""
         rows, p = fold.steps - 1, self.form.num_outputs
+        if list(forecast.output_names) != self.form.labels:
+            raise InputError(
+                f"The forecast must have the outputs {self.form.labels} of series, got {list(forecast.output_names)}."
+            )
         observed = self.values[fold.stop + rows]
         mean, lower, upper = (_array(part, p)[rows] for part in (forecast.mean, forecast.lower, forecast.upper))
         columns = {
@@ -310,6 +316,8 @@ class _EntryScorer:
         found = np.full(observed.shape, np.nan)
         if forecast.paths is not None:
             draws = self._draws(fold, forecast)
+            if observed.shape[1] == 1:  # the energy score of one output is the CRPS, which is faster
+                return _each(crps_from_draws, observed, draws)
             for i in np.flatnonzero(~np.isnan(observed).all(1)):
                 found[i] = energy_score(observed[i : i + 1], draws[i : i + 1])
         return found

@@ -20,8 +20,9 @@ from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import Rule, integer, names_in, one_of
 from ovkgp.estimators.common.summary import Summary, pluralize
 from ovkgp.estimators.series.forecast import Forecast
-from ovkgp.estimators.series.series_data import Series, read_series, select_exog, split_exog
+from ovkgp.estimators.series.series_data import Series, index_by_stamps, read_series, select_exog, split_exog
 from ovkgp.estimators.series.time_structure import (
+    CALENDAR,
     RESIDUALS,
     TRENDS,
     Problem,
@@ -69,9 +70,9 @@ class GPForecaster(Estimator):
 
     Parameters
     ----------
-    trend : {"auto", "none", "linear", "matern", "integrated"}, default="auto"
-        Trend of the series: a constant level, a level with a slope, and in addition a stationary Matérn-5/2 process or integrated
-        Brownian motion, whose slope changes. "auto" selects among "linear", "integrated" and "none".
+    trend : {"auto", None, "linear", "matern", "integrated"}, default="auto"
+        Trend of the series: None is a constant level, "linear" a level with a slope, and in addition a stationary Matérn-5/2 process or integrated
+        Brownian motion, whose slope changes. "auto" selects among "linear", "integrated" and None.
     seasonal : "auto", None, or a period or list of periods, default="auto"
         Periods: a number of steps (of a regular series; otherwise in units of the index, days for dates), a name such as "day", "week" or
         "year", or a duration such as "12h". "auto" selects among the day, week and year of a series with dates, where at least two are
@@ -138,7 +139,7 @@ class GPForecaster(Estimator):
     True
     """
 
-    kind = "table"
+    kind = "series"
     description = Description(
         "Gaussian process of time",
         "Each series is a sum of independent Gaussian processes of time: a level with a trend, seasons, short-term deviations and noise.",
@@ -146,8 +147,11 @@ class GPForecaster(Estimator):
     )
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "trend": [one_of("auto", *TRENDS)],
-        "seasonal": [Rule('"auto", None, a period or a list of periods', lambda value: True)],
+        "trend": [one_of("auto", *TRENDS[1:]), None],
+        "seasonal": [
+            Rule('"auto", a period or a list of periods', lambda value: True, lambda: ("auto", *CALENDAR)),
+            None,
+        ],
         "kernel": [one_of("auto"), names_in(named_kernels), None, Kernel],
         "coupled": [bool, one_of("auto")],
         "rank": [integer()],
@@ -229,6 +233,31 @@ class GPForecaster(Estimator):
         self._condition()
         return self
 
+    def fit_table(self, X, Y) -> GPForecaster:
+        """Fit to a table: the first column of X holds the stamps, the others are exogenous.
+
+        Parameters
+        ----------
+        X : DataFrame of shape (T, 1 + q)
+            Dates or numbers, and exogenous columns.
+        Y : DataFrame of shape (T, p)
+            Outputs, NaN where missing.
+
+        Returns
+        -------
+        GPForecaster
+            The estimator itself.
+        """
+        exog = [str(name) for name in pd.DataFrame(X).columns[1:]] or None
+        return self.set_params(exog=exog).fit(index_by_stamps(X, Y))
+
+    @property
+    def input_names(self) -> list[str]:
+        """Raise OptionError: a forecaster predicts the steps after its series, not rows of a table."""
+        raise OptionError(
+            "GPForecaster does not predict rows of a table, so that reports and criticism of such predictions are not supported. Use forecast and Forecast.score, or `ovkgp forecast MODEL`."
+        )
+
     def _step(self) -> float | None:
         """Return the mean distance of the rows of a regular series; None if it is irregular."""
         form, last = self.format_, self.times_[-1]
@@ -247,7 +276,7 @@ class GPForecaster(Estimator):
 
     def _train(self, problem: Problem, outputs: list[int]) -> SeriesModel:
         """Select the structure of some outputs and train their model."""
-        trends = AUTO_TRENDS if self.trend == "auto" else (self.trend,)
+        trends = AUTO_TRENDS if self.trend == "auto" else (self.trend or "none",)
         residuals = RESIDUALS if isinstance(self.kernel, str) and self.kernel == "auto" else (self.kernel,)
         residuals = ("object",) if problem.kernel is not None else residuals
         counts = np.isfinite(problem.Y[:, outputs]).sum(0)

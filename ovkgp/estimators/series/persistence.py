@@ -14,13 +14,19 @@ from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import integer, restore_on_error
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.estimators.series.forecast import Forecast
-from ovkgp.estimators.series.series_data import SeriesData, read_series
+from ovkgp.estimators.series.series_data import (
+    Series,
+    SeriesData,
+    StampedTableMixin,
+    read_continuation,
+    read_series,
+)
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 
 
 @storable("series_format_", "output_names_", "_values", "_last_time")
-class PersistenceForecaster(Estimator):
+class PersistenceForecaster(StampedTableMixin, Estimator):
     """Persistence forecast, or with `season` > 1 the seasonal naive forecast, with bootstrap intervals.
 
     The mean of step h is the last observed value at the same place of the season. Paths continue the series as a random walk,
@@ -98,7 +104,7 @@ class PersistenceForecaster(Estimator):
         Parameters
         ----------
         series : array-like of shape (k, p) or (k,)
-            Rows that follow the last one of the fitted series.
+            Rows after those of the fitted series; steps between them are missing.
         drop : int, default=0
             Number of oldest rows to forget.
 
@@ -111,14 +117,8 @@ class PersistenceForecaster(Estimator):
         drop, form = check_integer("drop", drop, minimum=0), self.series_format_
         if len(self._values) != 1:
             raise OptionError(f"update requires a fit to one series, got {len(self._values)}. Fit again.")
-        data = read_series(series, regular=True, fitted=form)
-        part = data.only()
-        if part.stamps is not None:
-            expected = form.future_stamps(form.stamps(np.array([self._last_time]))[0], 1)[0]
-            if part.stamps[0] != expected:
-                raise InputError(
-                    f"series must continue the fitted one at {expected}, got {part.stamps[0]}. Pass all new rows."
-                )
+        last = np.array([self._last_time])
+        part = read_continuation(series, Series(self._values[0][-1:], form.stamps(last), last), form)
         values = np.concatenate([self._values[0], part.values])[drop:]
         with restore_on_error(self):
             self._values, self._last_time = [values], float(part.times[-1])

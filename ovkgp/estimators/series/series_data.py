@@ -183,6 +183,40 @@ def read_series(
     return SeriesData([replace(part, group=label) for part, label in zip(read, labels, strict=True)], form)
 
 
+def index_by_stamps(X, Y) -> pd.DataFrame:
+    """Return a series whose index is the first column of X (T, 1 + q), with the columns of Y (T, p) and the others of X."""
+    X, Y = pd.DataFrame(X), pd.DataFrame(Y)
+    table = pd.concat([Y.reset_index(drop=True), X.iloc[:, 1:].reset_index(drop=True)], axis=1)
+    return table.set_axis(pd.Index(X.iloc[:, 0]), axis=0)
+
+
+class StampedTableMixin:
+    """Forecasters of series without exogenous columns, which are fitted to tables with a column of stamps by commands and recipes."""
+
+    kind = "series"
+
+    def fit_table(self, X, Y):
+        """Fit to a table whose inputs are the stamps.
+
+        Parameters
+        ----------
+        X : DataFrame of shape (T, 1)
+            Dates or numbers.
+        Y : DataFrame of shape (T, p)
+            Outputs, NaN where missing.
+
+        Returns
+        -------
+        self : estimator
+            The estimator itself.
+        """
+        if np.shape(X)[1] > 1:
+            raise InputError(
+                f"{type(self).__name__} has no exogenous columns, got {np.shape(X)[1] - 1} besides the stamps. Pass the stamps only, or use GPForecaster."
+            )
+        return self.fit(index_by_stamps(X, Y))
+
+
 def read_continuation(series, earlier: Series, form: SeriesFormat, name: str = "series") -> Series:
     """Read rows that continue a series, with rows of NaN at the steps between them; rows without stamps follow directly."""
     part = read_series(series, regular=True, fitted=form, name=name).only(name)

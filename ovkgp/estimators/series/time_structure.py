@@ -39,7 +39,7 @@ MAX_SELECTION_ROWS = 500  # last rows on which structures are compared
 MAX_SELECTION_OUTPUTS = 3  # outputs that select the structure of a coupled model
 MAX_DETECTED_PERIODS, MAX_FREQUENCIES = 2, 5000
 MIN_PEAK_POWER = 0.1  # fraction of the variance that a sine of a detected period explains
-MAX_ITERATIONS, MAX_SELECTION_ITERATIONS = 100, 40
+MAX_ITERATIONS, MAX_SELECTION_ITERATIONS = 200, 40
 TOLERANCE, SELECTION_TOLERANCE = 1e-5, 1e-4  # of the training, per observed entry
 MIN_GAIN = 1.0  # of the criterion, for which a term is added
 

@@ -33,7 +33,13 @@ from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.estimators.series.forecast import Forecast
 from ovkgp.estimators.series.lagged_pairs import Pairs, lagged_inputs, make_pairs, replace_pairs
 from ovkgp.estimators.series.paths import sample_paths
-from ovkgp.estimators.series.series_data import Series, SeriesFormat, read_continuation, read_series
+from ovkgp.estimators.series.series_data import (
+    Series,
+    SeriesFormat,
+    StampedTableMixin,
+    read_continuation,
+    read_series,
+)
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.ridge.solvers import SOLVERS
@@ -49,7 +55,7 @@ RELEVANCE_STEP = 1e-4  # of the differences, in standard deviations of a series
     *("n_features_in_", "output_names_", "_format", "_values", "_times", "scaling_"),
     parts=("regressor_",),
 )
-class VectorAutoregressor(Estimator):
+class VectorAutoregressor(StampedTableMixin, Estimator):
     """Vector autoregression x_t = h(x_{t−1}, …, x_{t−p}) + ε_t of several series, with h linear or a Gaussian process.
 
     Parameters
@@ -136,7 +142,6 @@ class VectorAutoregressor(Estimator):
     (1, 5)
     """
 
-    kind = "series"
     description = Description(
         "vector autoregression",
         "Each row of the series is a function of the rows before it plus noise. The function is linear or a Gaussian process.",
@@ -554,3 +559,8 @@ class VectorAutoregressor(Estimator):
             f"  series         {pluralize(rows, 'row')} of {', '.join(map(str, self.output_names_))}; {pluralize(self.num_pairs_, 'pair')}",
         ]
         return Summary("\n".join([*lines, str(self.regressor_.summary())]))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

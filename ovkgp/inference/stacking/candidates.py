@@ -26,7 +26,7 @@ from ovkgp.inference.algebra.dense import gaussian_log_density
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations, validate_inputs
-from ovkgp.inference.model.row_sample import NUM_FOLDS, draw_folds
+from ovkgp.inference.model.row_sample import NUM_FOLDS
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction, normal_cdf
@@ -44,8 +44,9 @@ from ovkgp.inference.training.priors import DEFAULT_PRIORS, WIDE_PRIORS, PriorSe
 from ovkgp.kernels import DecomposableKernel, HelmholtzKernel, IndependentKernel
 from ovkgp.kernels.records import make_scalar_kernel
 
-MAX_FOLD_ROWS = 600  # with more rows, leave-one-out at the mode is used
-FOLD_EVALUATIONS = 5  # evaluations of the search from the mode of all rows, for each fold
+MAX_FOLD_ROWS = 600  # with more rows, leave-one-out at the mode gives mixtures that are as good, for less time
+FOLD_EVALUATIONS, SCREENING_EVALUATIONS = 5, 2
+"""Evaluations of the search from the mode of all rows, for each fold: for weights, and to screen candidates."""
 COUPLED_ENTRIES = 800  # observed entries on which a coupled candidate is trained if its kernel is not separable
 
 
@@ -135,20 +136,29 @@ class IndependentFit:
             known = None if data.noise is None else data.noise[rows, a].numpy()
             yield self.problems[key], data.Y[rows, a].numpy(), known, rows.numpy()
 
+    @property
+    def has_subset(self) -> bool:
+        """Whether the training of an output begins on a subset of its rows."""
+        return any(problem.subset is not None for problem, *_ in self.outputs())
+
     def screen(self) -> np.ndarray:
-        """Train every output on a subset of its rows; return leave-one-out log densities (n, p), NaN for other rows."""
+        """Train every output on a subset of its rows; return log densities (n, p) given other folds, NaN for other rows."""
         log_density = np.full(self.data.Y.shape, np.nan)
         for a, (problem, y, known, rows) in enumerate(self.outputs()):
             if problem.subset is not None:
                 with prefix_failures(a):
                     first = problem.search_subset(y, known, self.restarts)
-                posterior = OutputPosterior(first.problem, first.y, first.known, first.draws)
-                log_density[np.flatnonzero(rows)[first.rows], a] = posterior.held_out_density()
+                    own = first.problem, first.y, first.known, first.draws
+                    density = _fold_density(*own, SCREENING_EVALUATIONS)
+                log_density[np.flatnonzero(rows)[first.rows], a] = density
                 self.first[a] = first
         return log_density
 
-    def train(self, *, average: bool = True) -> FittedCandidate:
-        """Train and condition every output, with draws around the mode if `average` and they are affordable."""
+    def train(self, *, average: bool = True, has_folds: bool = True) -> FittedCandidate:
+        """Train and condition every output, with draws around the mode if `average` and they are affordable.
+
+        Otherwise held-out densities are those of folds, or leave-one-out at the mode if there are many rows or not `has_folds`.
+        """
         found = []
         for problem, y, known, rows in self.outputs():
             average = average and not any(draws.interrupted for *_, draws in found)
@@ -162,8 +172,8 @@ class IndependentFit:
         for a, (problem, y, known, rows, draws) in enumerate(found):
             part = OutputPosterior(problem, y, known, draws)
             found[a] = (*found[a][:-1], part.draws)  # without the factors, which the posterior holds
-            at_mode = len(draws.weights) == 1
-            density = _fold_density(problem, y, known, draws) if at_mode else part.held_out_density()
+            uses_folds = has_folds and len(draws.weights) == 1 and draws.metric is not None and len(y) <= MAX_FOLD_ROWS
+            density = _fold_density(problem, y, known, draws) if uses_folds else part.held_out_density()
             log_density[rows, a], scores[rows, a] = density, part.held_out_scores()
             parts.append(part)
         posterior, runs = IndependentMixture(parts), [draws for *_, draws in found]
@@ -209,18 +219,24 @@ def _join_reports(runs: list[Draws]) -> FitReport:
     )
 
 
-def _fold_density(problem: OutputProblem, y: np.ndarray, known: np.ndarray | None, draws: Draws) -> np.ndarray:
-    """Return the log density (n,) of each entry given the other folds, with the hyperparameters trained again on these."""
+def _fold_density(
+    problem: OutputProblem,
+    y: np.ndarray,
+    known: np.ndarray | None,
+    draws: Draws,
+    max_evaluations: int = FOLD_EVALUATIONS,
+) -> np.ndarray:
+    """Return the log density (n,) of each entry given the other folds, with the hyperparameters trained again on these.
+
+    With fewer than two rows per fold, or after an interrupted search, these are leave-one-out densities at the mode.
+    """
     n = len(y)
-    if n > MAX_FOLD_ROWS or n < 2 * NUM_FOLDS or draws.metric is None:
+    if n < 2 * NUM_FOLDS or draws.metric is None:
         return OutputPosterior(problem, y, known, draws).held_out_density()
     density = np.empty(n)
-    fold = draw_folds(n)
-    for index in range(NUM_FOLDS):
-        kept, left = fold != index, fold == index
-        part = OutputProblem(problem.candidate, torch.from_numpy(problem.X[kept]), known is not None)
+    for (kept, left), part in problem.folds:
         own_known = None if known is None else known[kept]
-        own = part.draw_from(draws.mode, draws.metric, y[kept], own_known, FOLD_EVALUATIONS)
+        own = part.draw_from(draws.mode, draws.metric, y[kept], own_known, max_evaluations)
         posterior = OutputPosterior(part, y[kept], own_known, own)
         mean, variance = posterior.moments(torch.from_numpy(problem.X[left]), "diag", noise=known is None)
         variance = variance[0].numpy() + (0.0 if known is None else known[left])

@@ -46,18 +46,19 @@ SEARCH_GAIN, MAX_EVALUATIONS = (
 POWER_PRIOR_SCALE, MAX_LOG_POWER = 0.5, 2.0  # of log τ, which is zero a priori
 MAX_ROWS, MAX_MATRIX_ENTRIES = 4000, 32_000_000
 """Maximum number of rows of a posterior, and of the entries of its matrices (one per class, 256 MB)."""
+MAX_LENGTHSCALES = 300  # number of inputs up to which there is a candidate with a lengthscale per input
 MIN_WEIGHT = 0.05  # weight on a subset of the rows below which a candidate is dropped
 MIN_PROBABILITY = 1e-300
 NAMES = {"outputscale": "variance", "variance": "slope variance"}  # of hyperparameters, by the names of GPyTorch
 CHUNK_ENTRIES = 2**21  # entries of an array of differences, by which predictions are split
 
 
-def class_candidates(base: str = "matern52") -> tuple[IndependentCandidate, ...]:
-    """Return the candidates: one lengthscale, and one per input, each with a linear term."""
-    return (
-        IndependentCandidate(f"linear + {base}", base, has_lengthscales=False, is_linear=True, priors=CLASS_PRIORS),
-        IndependentCandidate(f"linear + {base}, ARD", base, has_lengthscales=True, is_linear=True, priors=CLASS_PRIORS),
-    )
+def class_candidates(num_inputs: int, base: str = "matern52") -> list[IndependentCandidate]:
+    """Return the candidates: one lengthscale, and one per input unless there are very many, each with a linear term."""
+    one = IndependentCandidate(f"linear + {base}", base, has_lengthscales=False, is_linear=True, priors=CLASS_PRIORS)
+    if num_inputs > MAX_LENGTHSCALES:
+        return [one]
+    return [one, replace(one, name=f"{one.name}, ARD", has_lengthscales=True)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.algebra.pareto import pareto_shape
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
+from ovkgp.inference.model.row_sample import NUM_FOLDS, draw_folds
 from ovkgp.inference.stacking.output_kernel import OutputDensity, OutputParameters
 from ovkgp.inference.training.lbfgs import ObjectiveEvaluator
 from ovkgp.inference.training.newton import Refinement, refine_mode
@@ -110,6 +111,16 @@ class OutputProblem:
     def points(self) -> np.ndarray:
         """Initial points (L, S, k), S for each of L lengthscales."""
         return self.parameters.initial_points(self.X)
+
+    @cached_property
+    def folds(self) -> list[tuple[tuple[np.ndarray, np.ndarray], OutputProblem]]:
+        """Indicators of the rows in the other folds and in each fold, and the problem on the former; the same for all outputs."""
+        fold, found = draw_folds(len(self.X)), []
+        for index in range(NUM_FOLDS):
+            kept = fold != index
+            part = OutputProblem(self.candidate, torch.from_numpy(self.X[kept]), self.noise is None)
+            found.append(((kept, ~kept), part))
+        return found
 
     def density(self, y: np.ndarray, known: np.ndarray | None) -> OutputDensity:
         """Return log π(u) of one output y (n,), with known noise variances (n,) or None."""

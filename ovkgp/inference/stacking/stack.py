@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import torch
@@ -46,8 +46,9 @@ from ovkgp.inference.training.numpy_density import MAX_SCIPY_ROWS
 NUM_WEIGHT_STEPS = 200  # steps of expectation maximization
 MAX_RESIDUAL = 4.0  # standardized residuals are clipped at this size before their correlation is computed
 MAX_COMPARED_ROWS, NUM_SCREENING_ROWS = 1000, 500
-"""With more rows, candidates are screened; coupled ones on a subset of this size."""
-MIN_SCREENED_WEIGHT = 0.1  # weight on the subset of a candidate that is trained on all rows
+"""With more rows, screened candidates are dropped, coupled ones are screened on a subset of this size."""
+MIN_SCREENED_WEIGHT, MIN_AVERAGED_WEIGHT = 0.1, 0.05
+"""Weights on the subset of candidates that are trained on all rows, and that are averaged over draws."""
 MIN_WEIGHT = 0.01  # candidates with a smaller weight are dropped
 
 
@@ -196,9 +197,11 @@ def fit_stack(
     """Train candidates on standardized data, and mix them with the weights of `stacking_weights`.
 
     If `average`, the hyperparameters of each output are averaged over draws around their mode, where these are affordable. Each
-    candidate is trained by at least `restarts` optimization runs per output. Ctrl-C keeps the candidates so far. Beyond
-    `MAX_COMPARED_ROWS` rows, candidates of independent outputs with a weight below `MIN_SCREENED_WEIGHT` on the subset of rows on which
-    all of them are trained first are not trained on all rows. Complexity: about 50 to 100 factorizations O(n³) per candidate and
+    candidate is trained by at least `restarts` optimization runs per output. Ctrl-C keeps the candidates so far.
+
+    With so many rows that training begins on a subset of them, candidates of independent outputs are compared there by folds. Those with a
+    weight below `MIN_AVERAGED_WEIGHT` remain in the mixture at their mode, since they widen its tails; beyond `MAX_COMPARED_ROWS` rows,
+    those below `MIN_SCREENED_WEIGHT` are dropped. Complexity: about 50 to 100 factorizations O(n³) per candidate and
     output, and about 10 for many rows.
     """
     if data.num_rows <= MAX_SCIPY_ROWS:
@@ -227,16 +230,21 @@ def _fit(
         screened = fit_stack(candidates, data.rows(rows), average=False, restarts=restarts, verbose=verbose).scores
         candidates = [one for one in candidates if screened[one.name].weight >= MIN_SCREENED_WEIGHT]
     trainings = {one.name: one.begin(data, restarts) for one in candidates if isinstance(one, IndependentCandidate)}
-    if data.num_rows > MAX_COMPARED_ROWS and len(trainings) > 1:
+    is_light = set()  # names of candidates with a small weight, which are not averaged over draws
+    if len(trainings) > 1 and any(training.has_subset for training in trainings.values()):
         found = _screen(trainings)
-        candidates = [
-            one for one in candidates if one.name not in found or found[one.name].weight >= MIN_SCREENED_WEIGHT
-        ]
-        screened = found | screened
+        if data.num_rows > MAX_COMPARED_ROWS:
+            candidates = [
+                one for one in candidates if one.name not in found or found[one.name].weight >= MIN_SCREENED_WEIGHT
+            ]
+            screened = found | screened
+        is_light = {name for name, score in found.items() if score.weight < MIN_AVERAGED_WEIGHT}
     for candidate in tqdm(candidates, disable=not verbose, unit="candidate", desc="training"):
-        training = trainings.get(candidate.name)
-        train = training.train if training is not None else partial(candidate.train, data, restarts=restarts)
-        fit = train(average=average)
+        if candidate.name in trainings:
+            is_full = candidate.name not in is_light
+            fit = trainings[candidate.name].train(average=average and is_full, has_folds=is_full)
+        else:
+            fit = candidate.train(data, average=average, restarts=restarts)
         fits.append(fit)
         if fits[-1].report.interrupted:
             break
@@ -261,7 +269,7 @@ def _fit(
 
 
 def _screen(trainings: dict[str, IndependentFit]) -> dict[str, CandidateScore]:
-    """Score candidates by the leave-one-out densities of their modes on a common subset of the rows."""
+    """Score candidates by their densities of folds on a common subset of the rows."""
     densities = [training.screen() for training in trainings.values()]
     stacked = np.stack(densities, -1)  # (n, p, K)
     weights = stacking_weights(np.nansum(stacked[np.isfinite(stacked).any((1, 2))], 1))

@@ -37,3 +37,18 @@ def test_probabilities_decrease_from_one():
     values = [weighted_chi2_sf(x, weights) for x in (-1.0, 0.0, 1e-9, 1e-3, *np.linspace(0.1, 30, 200))]
     assert values[:2] == [1.0, 1.0]
     assert (np.diff(values[1:]) < 0).all()
+
+
+def test_kt_97_balls_of_a_random_path_are_smaller_than_any_power_of_the_radius():
+    """Brownian motion on [0, 1]: ‖B‖² = Σ χ²_j/((j − ½)π)², and P(‖B‖ ≤ ε) ~ (4/√π) ε exp(−1/(8ε²)).
+
+    The exponent s = d log P/d log ε² of small balls grows without limit, as 1/(8ε²) + ½, so that projections of paths need a reduction of the
+    dimension first.
+    """
+    weights = 1 / (np.pi * (np.arange(1, 400) - 0.5)) ** 2
+    squares = np.array([0.2, 0.1, 0.05, 0.03])
+    found = np.array([1 - weighted_chi2_sf(square, weights) for square in squares])
+    ratios = found / (4 / np.sqrt(np.pi) * np.sqrt(squares) * np.exp(-1 / (8 * squares)))
+    assert (np.diff(ratios) > 0).all() and 0.9 < ratios[-1] < 1
+    exponents = np.diff(np.log(found)) / np.diff(np.log(squares))
+    assert (np.diff(exponents) > 0.7).all() and exponents[-1] > 3

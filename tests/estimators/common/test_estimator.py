@@ -134,7 +134,7 @@ def test_fit_is_read_in_the_file_of_the_estimator(kind):
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_estimators_follow_protocol(kind):
-    assert issubclass(kind, Estimator) and kind.kind in ("table", "tasks", "target", "labels", "none")
+    assert issubclass(kind, Estimator) and kind.kind in ("table", "tasks", "target", "labels", "none", "series")
     has_predictive, overrides = kind().has_predictive, kind.predictive is not Estimator.predictive
     assert kind.description.name and (has_predictive == overrides or issubclass(kind, FunctionalRegressor))
 

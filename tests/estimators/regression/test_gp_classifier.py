@@ -111,6 +111,9 @@ def test_columns_are_learned_independently():
     observed = np.isfinite(Y)
     right = ((both.predict(X) == Y) | ~observed).all(1)[observed.any(1)].mean()
     assert both.score(X, Y) == pytest.approx(right)
+    weights, is_wrong = np.arange(60.0), both.predict(X) != Y
+    has_labels, failed = observed.any(1), (is_wrong & observed).any(1)
+    assert both.score(X, Y, weights) == pytest.approx(1 - weights[failed].sum() / weights[has_labels].sum())
 
 
 def test_columns_of_a_data_frame_keep_names_and_types():

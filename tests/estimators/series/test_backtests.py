@@ -13,9 +13,11 @@ from sklearn.model_selection import KFold, TimeSeriesSplit
 from ovkgp import metrics
 from ovkgp.estimators.series.backtests import backtest, compare_backtests, score_backtest
 from ovkgp.estimators.series.forecast import Forecast
+from ovkgp.estimators.series.gp_forecaster import GPForecaster
 from ovkgp.estimators.series.persistence import PersistenceForecaster
 from ovkgp.estimators.series.series_data import read_series
 from ovkgp.estimators.series.splits import rolling_splits
+from ovkgp.estimators.series.vector_autoregressor import VectorAutoregressor
 from ovkgp.exceptions import InputError, OptionError
 
 T = 60
@@ -130,6 +132,13 @@ def test_backtest_of_moments_uses_the_normal_crps():
     assert row["crps"] == pytest.approx(metrics.crps_gaussian([row["observed"]], [row["mean"]], [half]))
 
 
+def test_energy_score_of_one_output_is_the_crps():
+    table = backtest(RunningMean(), make_series()[["gdp"]], rolling_splits(T, 55, 2), n_samples=100)
+    np.testing.assert_allclose(table["energy_score"], table["crps"])
+    joint = backtest(RunningMean(), make_series(), rolling_splits(T, 55, 2), n_samples=100)
+    assert (joint["energy_score"] > joint["crps"]).all()
+
+
 def test_mase_of_the_seasonal_naive_forecast():
     # MASE 1: the error of the seasonal naive forecast in the training rows
     series = np.tile([0.0, 1.0, 0.0, 3.0], 15) + np.repeat(np.arange(15.0), 4)
@@ -212,6 +221,15 @@ def test_backtest_does_not_depend_on_jobs(strategy):
         pd.testing.assert_frame_equal(one.drop(columns="seconds"), table.drop(columns="seconds"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["update", "refit", "no-update"])
+def test_backtest_does_not_depend_on_processes(strategy):
+    series, cv = make_series(), rolling_splits(T, 50, 3, window=20)
+    one = backtest(PersistenceForecaster(), series, cv, strategy=strategy, n_samples=50)
+    several = backtest(PersistenceForecaster(), series, cv, strategy=strategy, n_samples=50, n_jobs=2, backend="loky")
+    pd.testing.assert_frame_equal(one.drop(columns="seconds"), several.drop(columns="seconds"))
+
+
 @pytest.mark.parametrize("strategy", ["update", "refit", "no-update"])
 def test_backtest_does_not_leak_the_future(strategy):
     series, cv = make_series(), rolling_splits(T, 40, 3)
@@ -272,8 +290,42 @@ def test_backtest_rejects_invalid_arguments():
         backtest(PersistenceForecaster(), series, Reversed())
     with pytest.raises(InputError, match="one series, got 2"):
         backtest(PersistenceForecaster(), [series, series], cv)
+
+    class FirstOutput(RunningMean):
+        def fit(self, series, groups=None):
+            return super().fit(series[["gdp"]])
+
+    with pytest.raises(InputError, match="must have the outputs"):
+        backtest(FirstOutput(), series, cv, strategy="refit")
     with pytest.raises(InputError, match=r"by must be columns"):
         score_backtest(backtest(PersistenceForecaster(), series, cv), by="model")
+
+
+# --- forecasters of the package
+
+
+@pytest.mark.parametrize("window", ["expanding", 40])
+def test_updates_of_gp_forecaster_equal_conditioning_again(window):
+    series, cv = make_series()["gdp"], rolling_splits(T, 48, 2, step=2, window=window)
+    update, again = (
+        backtest(GPForecaster(), series, cv, strategy=name, n_samples=20, scoring="rmse")
+        for name in ("update", "no-update")  # the latter conditions on each history
+    )
+    for column in ("mean", "lower", "upper"):
+        np.testing.assert_allclose(update[column], again[column], rtol=0, atol=1e-6)
+    assert update["mean"].nunique() == len(update)
+
+
+@pytest.mark.parametrize("forecaster", [GPForecaster(), VectorAutoregressor(lam=0.1, random_state=0)])
+def test_forecasters_do_not_see_the_future(forecaster):
+    series, cv = make_series(), rolling_splits(T, 50, 2, step=4)
+    changed = series.copy()
+    changed.iloc[54:] = changed.iloc[54:].to_numpy()[::-1] + 5
+    before, after = (backtest(forecaster, part, cv, n_samples=20, scoring="crps") for part in (series, changed))
+    same = before["origin"] <= 54
+    columns = ["mean", "lower", "upper"]
+    pd.testing.assert_frame_equal(before.loc[same, columns], after.loc[same, columns])
+    assert same.sum() == 8 and not before.loc[~same, columns].equals(after.loc[~same, columns])
 
 
 # --- comparison

@@ -149,7 +149,7 @@ def test_equal_and_irregular_stamps_are_readings_of_one_process():
     times = np.sort(rng.uniform(0, 10, 60))
     times[20] = times[21]
     series = pd.Series(np.sin(times) + 0.1 * rng.normal(size=60), index=times, name="y")
-    model = GPForecaster(trend="none", kernel="matern32", seasonal=None).fit(series.sample(frac=1.0, random_state=0))
+    model = GPForecaster(trend=None, kernel="matern32", seasonal=None).fit(series.sample(frac=1.0, random_state=0))
     with pytest.raises(InputError, match="stamps"):
         model.forecast(3)
     forecast = model.forecast(pd.Index([10.1, 10.25]), random_state=0)

@@ -65,8 +65,17 @@ def test_update_equals_fit_to_kept_rows():
     first, second = (model.forecast(4, random_state=1) for model in (updated, fitted))
     np.testing.assert_array_equal(first.paths, second.paths)
     assert first.stamps.equals(second.stamps)
-    with pytest.raises(InputError, match="continue the fitted one at 2024-01-02 16:00"):
+    with pytest.raises(InputError, match="whose last stamp is 2024-01-02 15:00"):
         updated.update(series[20:25])
+
+
+def test_update_after_a_gap_has_missing_rows():
+    series = make_walk(40)
+    updated = PersistenceForecaster().fit(series[:20]).update(series[23:30])
+    fitted = PersistenceForecaster().fit(series[:30].drop(series.index[20:23]))
+    first, second = (model.forecast(4, random_state=1) for model in (updated, fitted))
+    np.testing.assert_array_equal(first.paths, second.paths)
+    assert first.stamps.equals(second.stamps)
 
 
 def test_fit_to_groups_requires_a_history():

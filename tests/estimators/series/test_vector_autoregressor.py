@@ -9,6 +9,7 @@ import torch
 from gpytorch.kernels import LinearKernel, RBFKernel
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.datasets import make_var_series
@@ -36,6 +37,17 @@ MODELS = {
     "independent, orff": dict(kernel="independent", approximation="orff", num_frequencies=10),
 }
 FAST = ("linear", "linear, trained", "orff", "exact")
+
+
+INAPPLICABLE_CHECKS = {  # of scikit-learn
+    "check_fit_score_takes_y": "the second argument is groups",
+    "check_n_features_in_after_fitting": "the messages name the series",
+    "check_fit2d_predict1d": "a series of one output may be one-dimensional; the messages name the history",
+    "check_fit1d": "a series of one output may be one-dimensional",
+    "check_fit2d_1sample": "one row has no pair; the message names lags",
+    "check_methods_sample_order_invariance": "the order of rows is that of time",
+    "check_methods_subset_invariance": "a prediction needs the rows before it",
+}
 
 
 def least_squares() -> VAR:
@@ -223,6 +235,13 @@ def test_update_of_a_ridge_estimate_is_a_new_fit():
         updated, fresh = VAR(**options).fit(SERIES[:60]).update(SERIES[60:90], drop=7), VAR(**options).fit(SERIES[7:90])
         np.testing.assert_allclose(updated.predict()[1:], fresh.predict()[1:], rtol=1e-8)
         np.testing.assert_allclose(updated.noise_, fresh.noise_, rtol=1e-12)
+
+
+def test_update_computes_statistics_again_if_a_subtraction_would_lose_digits():
+    series = SERIES * np.where(np.arange(120) < 20, 1e7, 1.0)[:, None]
+    model = VAR(**MODELS["linear"]).fit(series[:60]).update(series[60:90], drop=20)
+    fresh = VAR(**MODELS["linear"] | {"scale": "given"}).fit(series[20:90])
+    np.testing.assert_allclose(model.predict()[1:], fresh.predict()[1:], rtol=1e-8)
 
 
 def test_update_rejects_rows_that_do_not_continue():
@@ -514,6 +533,25 @@ def test_one_output_keeps_its_form():
     forecast = model.forecast(2, random_state=0)
     assert isinstance(forecast.mean, pd.Series) and list(forecast.mean.index) == [70, 71]
     assert VAR(**MODELS["linear"]).fit(SERIES[:60, 0]).forecast(2, n_samples=5).mean.shape == (2,)
+
+
+# --- scikit-learn -------------------------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([VAR(kernel="linear", lam=1e-3)], expected_failed_checks=lambda _: INAPPLICABLE_CHECKS)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [VAR(kernel="linear"), VAR(approximation="orff", lam=0.1, num_frequencies=10), VAR(kernel="decomposable")],
+    expected_failed_checks=lambda _: INAPPLICABLE_CHECKS,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_checks_of_other_options(estimator, check):
+    check(estimator)
 
 
 # --- relevance, options, files ------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.stacking import candidates
 from ovkgp.inference.stacking import stack as stack_module
 from ovkgp.inference.stacking.candidates import CoupledCandidate, IndependentCandidate, default_candidates
+from ovkgp.inference.stacking.output_draws import MIN_SEARCH_ROWS
+from ovkgp.inference.stacking.output_posterior import OutputPosterior
 from ovkgp.inference.stacking.stack import StackPosterior, fit_stack, residual_correlation, stacking_weights
 
 CHEAP = default_candidates()[:2]
@@ -107,12 +109,15 @@ def test_states_give_the_same_posterior(missing):
     assert bool(((cdf > 0) & (cdf < 1))[rows.observed].all())
 
 
-def test_candidates_that_lose_on_a_subset_are_not_trained_on_all_rows(monkeypatch):
+def linear_data(n=310):
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((310, 6))
-    Y = X @ rng.standard_normal((6, 1)) + 0.05 * rng.standard_normal(
-        (310, 1)
-    )  # Matérn 3/2 without a linear term is far worse
+    X = rng.standard_normal((n, 6))
+    Y = X @ rng.standard_normal((6, 1)) + 0.05 * rng.standard_normal((n, 1))
+    return Observations(torch.from_numpy(X), torch.from_numpy(Y / Y.std()))
+
+
+def test_candidates_that_lose_on_a_subset_are_not_trained_on_all_of_many_rows(monkeypatch):
+    rows = linear_data()  # Matérn 3/2 without a linear term is far worse
     monkeypatch.setattr(stack_module, "MAX_COMPARED_ROWS", 300)
     trained = []
     train = candidates.IndependentFit.train
@@ -121,11 +126,33 @@ def test_candidates_that_lose_on_a_subset_are_not_trained_on_all_rows(monkeypatc
         "train",
         lambda self, **options: (trained.append(self.candidate.name), train(self, **options))[1],
     )
-    rows = Observations(torch.from_numpy(X), torch.from_numpy(Y / Y.std()))
     stack = fit_stack(CHEAP, rows, average=False)
     linear, rough = (one.name for one in CHEAP)
     assert trained == [linear] and stack.scores[linear].weight == 1.0
     assert stack.scores[rough].weight == 0.0 and stack.scores[rough].log_density < stack.scores[linear].log_density
+
+
+def test_candidates_that_lose_on_a_subset_are_not_averaged(monkeypatch):
+    rows, folds = linear_data(), []
+    fold_density = candidates._fold_density
+    monkeypatch.setattr(
+        candidates, "_fold_density", lambda *given: (folds.append(len(given[1])), fold_density(*given))[1]
+    )
+    monkeypatch.setattr(stack_module, "MIN_WEIGHT", 0.0)
+    linear, rough = fit_stack(CHEAP, rows).posterior.parts
+    assert len(linear.parts[0].weights) == 16 and len(rough.parts[0].weights) == 1
+    assert folds == [MIN_SEARCH_ROWS] * 2  # to screen; the weights are those of leave-one-out
+
+
+def test_fold_problems_are_shared_by_outputs():
+    problem = candidates.IndependentFit(CHEAP[0], data(40))
+    (one, *_), (two, *_) = problem.outputs()
+    assert one is two and one.folds is two.folds
+    held_out = np.stack([left for (_, left), _ in one.folds])
+    np.testing.assert_array_equal(held_out.sum(0), 1)
+    for (kept, left), part in one.folds:
+        np.testing.assert_array_equal(part.X, one.X[kept])
+        np.testing.assert_array_equal(kept, ~left)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
@@ -141,6 +168,10 @@ def test_screening_scores_each_output_on_a_subset_of_its_rows(missing):
         assert set(found) <= set(np.flatnonzero(own)) and len(found) == len(problem.subset[0])
         first = training.first[a]
         np.testing.assert_array_equal(first.y, y[problem.subset[0]])
+        found = densities[np.flatnonzero(own)[first.rows], a]
+        leave_one_out = OutputPosterior(first.problem, first.y, first.known, first.draws).held_out_density()
+        assert np.abs(found - leave_one_out).max() > 1e-3  # those of folds, with hyperparameters trained without them
+        assert np.corrcoef(found, leave_one_out)[0, 1] > 0.8
 
 
 def test_missing_outputs_are_ignored_by_independent_candidates():
