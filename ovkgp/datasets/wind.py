@@ -33,7 +33,7 @@ BURN_IN = 5000  # steps before the first row
 
 
 class WindFarm(NamedTuple):
-    """Measurements of a wind farm and weather predictions for its place.
+    """Measurements of a wind farm and weather predictions for its location.
 
     Attributes
     ----------

@@ -70,23 +70,23 @@ def draw_row(
     mean: np.ndarray, noise: np.ndarray, known: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw y (k, p) of N(mean, noise) given its known values (p,), NaN where unknown; return also their log densities (k,)."""
-    seen = np.isfinite(known)
+    observed = np.isfinite(known)
     rows, log_density = np.broadcast_to(known, mean.shape).copy(), np.zeros(len(mean))
-    covariance = noise[:, ~seen][:, :, ~seen]
-    center = mean[:, ~seen]
-    if seen.any():
-        own, cross = noise[:, seen][:, :, seen], noise[:, ~seen][:, :, seen]
-        gap = (known - mean)[:, seen]
+    covariance = noise[:, ~observed][:, :, ~observed]
+    center = mean[:, ~observed]
+    if observed.any():
+        own, cross = noise[:, observed][:, :, observed], noise[:, ~observed][:, :, observed]
+        gap = (known - mean)[:, observed]
         solved = np.linalg.solve(own, np.concatenate([gap[:, :, None], cross.swapaxes(1, 2)], 2))
         quadratic = (gap * solved[:, :, 0]).sum(1)
-        log_density = -0.5 * (quadratic + np.linalg.slogdet(own)[1] + seen.sum() * math.log(2 * math.pi))
+        log_density = -0.5 * (quadratic + np.linalg.slogdet(own)[1] + observed.sum() * math.log(2 * math.pi))
         center = center + (cross @ solved[:, :, :1])[:, :, 0]
         covariance = covariance - cross @ solved[:, :, 1:]
-    scores = rng.standard_normal(mean.shape)[:, ~seen]
-    if not seen.all():
+    scores = rng.standard_normal(mean.shape)[:, ~observed]
+    if not observed.all():
         values, vectors = np.linalg.eigh(covariance)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None]
-        rows[:, ~seen] = center + (roots @ scores[:, :, None])[:, :, 0]
+        rows[:, ~observed] = center + (roots @ scores[:, :, None])[:, :, 0]
     return rows, log_density
 
 

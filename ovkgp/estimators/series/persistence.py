@@ -29,7 +29,7 @@ from ovkgp.exceptions import InputError, OptionError
 class PersistenceForecaster(StampedTableMixin, Estimator):
     """Persistence forecast, or with `season` > 1 the seasonal naive forecast, with bootstrap intervals.
 
-    The mean of step h is the last observed value at the same place of the season. Paths continue the series as a random walk,
+    The mean of step h is the last observed value at the same position in the season. Paths continue the series as a random walk,
 
         y_t = y_{t−season} + e_t,
 
@@ -69,7 +69,7 @@ class PersistenceForecaster(StampedTableMixin, Estimator):
 
     description = Description(
         "persistence forecast",
-        "The forecast of a step is the last observed value at the same place of the season. Paths are random walks with the differences of the series as increments.",
+        "The forecast of a step is the last observed value at the same position in the season. Paths are random walks with the differences of the series as increments.",
         "y_t = y_{t − s} + e_t",
     )
     reported = (("season", "season"),)
@@ -159,7 +159,7 @@ class PersistenceForecaster(StampedTableMixin, Estimator):
         base = _last_of_season(values, season)
         if np.isnan(base).any():
             raise InputError(
-                f"{'series' if history is None else 'history'} has no observed value of output {form.labels[int(np.argmax(np.isnan(base).any(0)))]!r} at some place of the season of {season} steps. Pass more rows."
+                f"{'series' if history is None else 'history'} has no observed value of output {form.labels[int(np.argmax(np.isnan(base).any(0)))]!r} at some position in the season of {season} steps. Pass more rows."
             )
         rng = np.random.default_rng(as_seed(random_state))
         increments = _complete(self._differences(), rng)
@@ -183,7 +183,7 @@ class PersistenceForecaster(StampedTableMixin, Estimator):
         counts = (~np.isnan(self._differences())).sum(0)
         if (counts < 1).any():
             raise InputError(
-                f"series must have two values of each output that are {self.season} steps apart, got none of output {self.series_format_.labels[int(np.argmin(counts))]!r}. Pass more rows or a smaller season."
+                f"series must have two values of each output at a distance of {self.season} steps, got none of output {self.series_format_.labels[int(np.argmin(counts))]!r}. Pass more rows or a smaller season."
             )
 
     def _differences(self) -> np.ndarray:
@@ -194,7 +194,7 @@ class PersistenceForecaster(StampedTableMixin, Estimator):
 
 
 def _last_of_season(values: np.ndarray, season: int) -> np.ndarray:
-    """Return the last observed values (season, p) at the places of the season, in the order of the next steps."""
+    """Return the last observed values (season, p) at the positions in the season, in the order of the next steps."""
     missing = -len(values) % season
     padded = np.concatenate([np.full((missing, values.shape[1]), np.nan), values]).reshape(-1, season, values.shape[1])
     observed = ~np.isnan(padded)

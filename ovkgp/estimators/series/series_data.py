@@ -66,7 +66,7 @@ class SeriesFormat:
         return self.kind == "position" or self.step is not None or (self.kind == "date" and self.frequency is not None)
 
     def times(self, stamps: pd.Index | None, length: int = 0) -> np.ndarray:
-        """Return stamps (T,) as numbers: dates and starts of periods in days since `origin`; positions without stamps."""
+        """Return stamps (T,) as numbers: dates and beginnings of periods in days since `origin`; positions without stamps."""
         if self.kind == "position":
             return np.arange(length if stamps is None else len(stamps), dtype=np.float64)
         if self.kind == "number":

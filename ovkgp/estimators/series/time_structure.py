@@ -181,8 +181,10 @@ def detect_periods(times: np.ndarray, values: np.ndarray, scale: TimeScale) -> l
         frequency = frequencies[best]
         if not any(abs(frequency / known - round(frequency / known)) < 0.5 / known for known in found):
             found.append(frequency)
-        waves = np.column_stack([np.cos(2 * np.pi * frequency * t), np.sin(2 * np.pi * frequency * t), np.ones_like(t)])
-        y = y - waves @ np.linalg.lstsq(waves, y, rcond=None)[0]
+        harmonics = np.column_stack(
+            [np.cos(2 * np.pi * frequency * t), np.sin(2 * np.pi * frequency * t), np.ones_like(t)]
+        )
+        y = y - harmonics @ np.linalg.lstsq(harmonics, y, rcond=None)[0]
     return [scale.span / frequency for frequency in found]
 
 

@@ -110,8 +110,8 @@ class ClassMixture:
         """Yield mean and covariance of the latent functions at Z (m, d) of each component: (m,) twice, or (m, C) and (m, C, C)."""
         size = max(CHUNK_ENTRIES // max(self.X.size, 1), 1)
         for part, (kernel, mode) in zip(self.components, self.modes, strict=True):
-            starts = range(0, max(len(Z), 1), size)
-            found = [_predict(kernel, mode, part.theta[None], Z[start : start + size]) for start in starts]
+            chunks = range(0, max(len(Z), 1), size)
+            found = [_predict(kernel, mode, part.theta[None], Z[start : start + size]) for start in chunks]
             yield tuple(np.concatenate(column) for column in zip(*found, strict=True))
 
     def log_probabilities(self, Z: np.ndarray) -> np.ndarray:
