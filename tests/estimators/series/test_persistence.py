@@ -95,7 +95,7 @@ def test_fit_to_groups_requires_a_history():
 def test_forecaster_rejects_invalid_arguments():
     with pytest.raises(OptionError, match="season"):
         PersistenceForecaster(season=0).fit(np.arange(5.0))
-    with pytest.raises(InputError, match="9 steps apart"):
+    with pytest.raises(InputError, match="distance of 9 steps"):
         PersistenceForecaster(season=9).fit(np.arange(5.0))
     with pytest.raises(InputError, match="'b'"):
         PersistenceForecaster().fit(make_walk().assign(b=np.nan))
