@@ -20,7 +20,7 @@ def structure():
 
 def test_package_has_few_files_and_no_crowded_folder(structure):
     modules = structure.find_modules()
-    assert len(modules) <= 417
+    assert len(modules) <= 414
     assert max(Counter(path.parent for path in modules.values()).values()) <= 20
 
 
