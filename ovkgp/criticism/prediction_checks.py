@@ -180,7 +180,7 @@ def _check_outputs(Y, mean, std, draws, alpha: float) -> list[Check]:
 
 def _check_labels(estimator, X, labels, seed: int, num_replicates: int, alpha: float) -> list[Check]:
     """Compare the log score and the frequencies of classes with those of drawn labels."""
-    probability = estimator.predict_proba(np.asarray(X, dtype=float))
+    probability = estimator.predict_proba(X)
     index = np.searchsorted(estimator.classes_, labels)
     uniform = np.random.default_rng(seed).random((num_replicates, len(labels), 1))
     draws = np.minimum((uniform > np.cumsum(probability, axis=1)).sum(-1), probability.shape[1] - 1)

@@ -109,8 +109,8 @@ def _residuals_of_labels(estimator, X, Y, is_held_out: bool, seed: int) -> Resid
     """Return the normal scores of randomized transforms u = P(class < y) + v P(class = y), with classes in their order."""
     if estimator.has_costs:
         raise OptionError(f"{estimator.class_name} predicts no probabilities, so its distributions cannot be tested.")
-    X, classes = np.asarray(X, dtype=float), np.asarray(estimator.classes_)
-    probability, labels = estimator.predict_proba(X), np.asarray(Y).reshape(-1)
+    probability, classes = estimator.predict_proba(X), np.asarray(estimator.classes_)
+    X, labels = np.asarray(X, dtype=float), np.asarray(Y).reshape(-1)
     if len(labels) != len(X) or not np.isin(labels, classes).all():
         raise OptionError(f"Y must hold one of the classes {classes.tolist()} for each of the {len(X)} rows of X.")
     index = np.searchsorted(classes, labels)

@@ -1,6 +1,7 @@
 """Residuals of single entries, matching of rows, and missing entries."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import ndtri
 from scipy.stats import kstest
@@ -76,6 +77,14 @@ def test_labels_have_randomized_transforms_of_their_order():
         assert (found.values[:, 0] <= ndtri(high) + 1e-6).all()
     with pytest.raises(OptionError, match="one of the classes"):
         model.normal_residuals(X[:2], ["a", "d"])
+
+
+def test_labels_of_held_out_frames_keep_column_names(recwarn):
+    table, labels = pd.DataFrame(X, columns=["time"]), f > 0
+    model = ovkgp.SimplexClassifier(lam=0.01, random_state=0).fit(table, labels)
+    found = model.normal_residuals(table.iloc[:20], labels[:20])
+    assert len(found.values) == 20
+    assert not [warning for warning in recwarn if "feature names" in str(warning.message)]
 
 
 def test_estimators_without_distributions_raise():
