@@ -62,6 +62,7 @@ def predicted(model):
     [
         pytest.param(name, marks=[pytest.mark.slow] if name in ("curves_robust", "mixed_outputs", "robust") else [])
         for name in list_recipes()
+        if name != "forecast"  # which does not predict rows of a table: test_forecast.py
     ],
 )
 def test_fit_command_fits_every_recipe(table, tmp_path, recipe):

@@ -30,6 +30,7 @@ from ovkgp.estimators.series.time_structure import (
     Structure,
     TimeScale,
     candidate_seasons,
+    is_period_list,
     merge_structures,
     read_periods,
     select_structure,
@@ -149,7 +150,7 @@ class GPForecaster(Estimator):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "trend": [one_of("auto", *TRENDS[1:]), None],
         "seasonal": [
-            Rule('"auto", a period or a list of periods', lambda value: True, lambda: ("auto", *CALENDAR)),
+            Rule('"auto", a period or a list of periods', is_period_list, lambda: ("auto", *CALENDAR)),
             None,
         ],
         "kernel": [one_of("auto"), names_in(named_kernels), None, Kernel],

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from numbers import Real
 
 import numpy as np
 import pandas as pd
@@ -112,6 +114,13 @@ class TimeScale:
 def make_season(period: float, scale: TimeScale, **options) -> Season:
     """Make a season with as many harmonics as the distance of the stamps resolves."""
     return Season(float(period), int(np.clip(round(period / scale.step) // 2, 1, MAX_HARMONICS)), **options)
+
+
+def is_period_list(seasonal) -> bool:
+    """Whether a value is a number, name or duration, or a list of these."""
+    values = [seasonal] if np.ndim(seasonal) == 0 else seasonal
+    kinds = str | Real | timedelta | np.timedelta64
+    return all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
 
 
 def read_periods(seasonal, scale: TimeScale, has_dates: bool, is_regular: bool) -> tuple[Season, ...]:

@@ -47,6 +47,8 @@ TASK_PRIORS = PriorSettings(
 SAME_GROUP_LENGTHSCALE = 1e-3  # of the integer labels of groups: the kernel is 1 for equal labels, 0 for others
 SMALL_CURVES, SMALL_POINTS, SMALL_ENTRIES = 60, 30, 250  # data on which several initial points are compared
 MAX_CURVES, MAX_POINTS, MAX_ENTRIES = 300, 120, 800  # data on which hyperparameters are trained
+TOLERANCE, SCALED_TOLERANCE = 1e-5, 1e-7
+"""Convergence tolerances per value: the optimum is flat for curves divided by their standard deviations, and must not depend on units."""
 MAX_KNOTS = 6  # knots of a noise that varies along the domain
 
 
@@ -200,10 +202,11 @@ class CurveCandidate:
         large = data.subset(MAX_CURVES, MAX_POINTS, MAX_ENTRIES)
         gp = self.make_gp(small)
         is_all = small.Y.shape == large.Y.shape
+        tolerance = TOLERANCE if self.scale is None else SCALED_TOLERANCE
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumericalWarning)  # of points that the optimizer rejects
             warnings.filterwarnings("ignore", ".*raining stopped", FitWarning)
-            gp.fit(small.X, small.Y, init="data", max_iter=max_iter, random_state=0)
+            gp.fit(small.X, small.Y, init="data", max_iter=max_iter, tolerance=tolerance, random_state=0)
             if not is_all and not gp.fit_report_.interrupted:
                 whole = self.make_gp(large)
                 load_raw_state(whole, raw_state(gp))

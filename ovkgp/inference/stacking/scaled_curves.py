@@ -67,7 +67,7 @@ def fit_scale_curve(data: CurveData) -> ScaleCurve | None:
     size = np.nanmean(squares, (0, 1))
     if not size.all():
         return None
-    logs = 0.5 * np.log(np.maximum(squares, MIN_RELATIVE_SQUARE * size))
+    logs = 0.5 * np.log(np.maximum(squares / size, MIN_RELATIVE_SQUARE))  # of order 1 in any units
     curve, at = (~np.isnan(squares).all(2)).nonzero()
     domain = np.stack([points.min(0), points.max(0)], -1)
     mean = fit_mean_curve(domain, curve, points[at], logs[curve, at], NUM_SPLINES[t])
