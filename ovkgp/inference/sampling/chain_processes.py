@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 
 import torch
@@ -63,8 +63,9 @@ def run_in_processes(run_chain: Chain, chains: int, workers: int, write: Callabl
                     receiver.close()
     except KeyboardInterrupt:
         for receiver in running:
-            while receiver.poll() and _receive(receiver, write, counter):
-                pass
+            with suppress(DistributedError, KeyboardInterrupt):  # the chain that was interrupted has ended
+                while receiver.poll() and _receive(receiver, write, counter):
+                    pass
         raise
     finally:
         for receiver, process in running.items():

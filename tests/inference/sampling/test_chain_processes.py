@@ -81,6 +81,16 @@ def test_death_of_a_process_is_reported():
     assert not mp.active_children()
 
 
+def test_interrupt_of_a_process_that_has_ended_is_raised():
+    def run_chain(index):
+        yield 1
+        raise KeyboardInterrupt("in the chain")
+
+    with pytest.raises(KeyboardInterrupt, match="in the chain"):
+        run_in_processes(run_chain, 1, 1, lambda index, items: time.sleep(0.5), correlated())  # the process ends before
+    assert not mp.active_children()
+
+
 SCRIPT = """
 import sys, time
 from ovkgp.inference.sampling.chain_processes import run_in_processes
