@@ -199,7 +199,7 @@ def fit_stack(
     If `average`, the hyperparameters of each output are averaged over draws around their mode, where these are affordable. Each
     candidate is trained by at least `restarts` optimization runs per output. Ctrl-C keeps the candidates so far.
 
-    With so many rows that training begins on a subset of them, candidates of independent outputs are compared there by folds. Those with a
+    If training begins on a subset of the rows, candidates of independent outputs are compared there by folds. Those with a
     weight below `MIN_AVERAGED_WEIGHT` remain in the mixture at their mode, since they widen its tails; beyond `MAX_COMPARED_ROWS` rows,
     those below `MIN_SCREENED_WEIGHT` are dropped. Complexity: about 50 to 100 factorizations O(n³) per candidate and
     output, and about 10 for many rows.
